@@ -1,0 +1,228 @@
+# The workbench. `make` lists what there is; every target needs Go alone unless it says otherwise.
+# Tools are pinned in tools/go.mod and tools/lint/go.mod and run by `go tool`: nothing to install by hand.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
+
+ifeq ($(filter oneshell,$(.FEATURES)),)
+$(error GNU make 3.82 or newer is needed; on macOS: brew install make, then gmake)
+endif
+
+# How long `make fuzz` stays with each target.
+FUZZTIME ?= 10s
+# Which benchmarks `make bench` runs, and more flags for it (-count=10 -cpu=1,2).
+BENCH ?= .
+BENCHFLAGS ?=
+# Arguments of the server for `make run`.
+ARGS ?=
+
+# Nothing here may rewrite a go.mod, and a go.work further up is none of our business.
+export GOFLAGS := $(strip $(shell go env GOFLAGS) -mod=readonly)
+export GOWORK := off
+
+BUF := go tool -modfile=tools/go.mod buf
+GOFUMPT := go tool -modfile=tools/go.mod gofumpt
+GOLANGCI := go tool -modfile=tools/lint/go.mod golangci-lint
+
+# Hand-written Go files, and every module of the tree.
+list-go := find . -name '*.go' -not -path './.*' -not -path './gen/*'
+list-modules := git ls-files --cached --others --exclude-standard -- go.mod '*/go.mod'
+# Files that may carry the build tag of the end-to-end tests are checked too.
+TAGS := -tags=e2e
+
+step = @printf '\n== %s\n' '$@'
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ---- everyday ----
+
+.PHONY: build
+build: ## Build the programs into bin/
+	mkdir -p bin
+	go build -o bin/ ./server/cmd/... ./client/cmd/...
+
+.PHONY: run
+run: ## Run the server; ARGS='--flag ...'
+	go run ./server/cmd/kvoracle $(ARGS)
+
+.PHONY: demo
+demo: ## Show the oracle at work: a server, a small fleet and some prompts in one process
+	go run ./client/cmd/kvoraclectl demo
+
+.PHONY: fmt
+fmt: ## Format Go and proto files
+	$(list-go) -exec $(GOFUMPT) -l -w {} +
+	$(BUF) format -w
+
+.PHONY: generate
+generate: ## Regenerate gen/ from proto/
+	$(BUF) generate
+
+.PHONY: tidy
+tidy: ## Tidy every go.mod
+	@$(list-modules) | while read -r mod; do
+		go -C "$$(dirname "$$mod")" mod tidy
+	done
+
+.PHONY: clean
+clean: ## Remove what the targets made
+	rm -rf bin .cache
+
+# ---- tests ----
+
+.PHONY: test
+test: ## Run unit tests and fuzz seeds, with the race detector where there is a C compiler
+	$(step)
+	race=-race
+	if ! why=$$(go build -race runtime/cgo 2>&1); then
+		race=
+		export CGO_ENABLED=0 # or packages with optional C would fail for want of the compiler
+		printf 'NO RACE DETECTOR: it needs cgo and a C compiler, and this machine says:\n%s\n' "$$why"
+		if [[ -n "$${KVORACLE_CI:-}" ]]; then exit 1; fi
+	fi
+	go test -v $$race -shuffle=on ./... 2>&1 | awk -f .ci/gotest.awk
+
+.PHONY: fuzz
+fuzz: ## Fuzz each target for FUZZTIME (default 10s)
+	$(step)
+	log=$$(mktemp)
+	trap 'rm -f "$$log"' EXIT
+	found=0
+	while IFS=: read -r file func; do
+		name=$${func#func }
+		name=$${name%%(*}
+		found=$$((found + 1))
+		printf '%s in %s\n' "$$name" "$$(dirname "$$file")"
+		if ! go -C "$$(dirname "$$file")" test -run='^$$' -fuzz="^$$name\$$" -fuzztime='$(FUZZTIME)' . </dev/null |& tee "$$log"; then
+			# Before Go 1.27 a run that ends exactly on time may be called failed (go.dev/issue/75804). A finding
+			# always names the failing input; this names none.
+			grep -qx '    context deadline exceeded' "$$log" && ! grep -qi 'failing input' "$$log" || exit 1
+			echo 'not a finding: time was up (go.dev/issue/75804)'
+		fi
+	done < <($(list-go) -name '*_test.go' -exec grep -H '^func Fuzz[A-Z0-9_]' {} + | sort)
+	printf '%d fuzz targets, %s each\n' "$$found" '$(FUZZTIME)'
+	((found > 0))
+
+.PHONY: bench
+bench: ## Run the benchmarks; BENCH=regexp, BENCHFLAGS='-count=10'
+	go test -run='^$$' -bench='$(BENCH)' -benchmem $(BENCHFLAGS) ./...
+
+VENV := .cache/e2e/venv
+REQUIREMENTS := internal/e2e/testdata/requirements.txt
+
+.PHONY: e2e
+e2e: $(VENV)/.ready ## Run the built server against a Python client; needs python3 with venv, and PyPI once
+	$(step)
+	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python'
+	go test -v $(TAGS) -count=1 -timeout=5m ./internal/e2e/... 2>&1 | awk -f .ci/gotest.awk
+
+$(VENV)/.ready: $(REQUIREMENTS)
+	@if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+		if [[ $$(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
+			echo 'make e2e needs python3 with its venv module (Debian: apt-get install python3 python3-venv)' >&2
+			exit 1
+		fi
+		apt-get update -qq
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3 python3-venv
+	fi
+	rm -rf '$(VENV)'
+	python3 -m venv '$(VENV)'
+	'$(VENV)/bin/pip' install --quiet --disable-pip-version-check --requirement '$(REQUIREMENTS)'
+	touch '$@'
+
+# ---- checks: `make check` runs them all; each runs alone too ----
+
+.PHONY: check
+check: check-words check-fmt check-proto check-breaking check-generate check-tidy check-vet
+check: check-fix check-lint ## Run every check below
+
+.PHONY: check-words
+check-words: ## No left-over marks in code, no paths of somebody's machine anywhere
+	$(step)
+	bad=0
+	refuse() {
+		local rc=0
+		git grep --untracked -nI "$$@" ':!*.sum' || rc=$$?
+		((rc == 1)) || bad=1 # 1 is "nothing found", anything above is git's own trouble
+	}
+	refuse -wE 'TODO|FIXME|XXX' -- '*.go' '*.proto'
+	refuse -E '/(home|Users)/[A-Za-z0-9._-]+/|/roo[t]/' -- .
+	refuse -F "$$PWD" -- .
+	exit "$$bad"
+
+.PHONY: check-fmt
+check-fmt: ## Go files are as gofumpt writes them
+	$(step)
+	$(list-go) -exec $(GOFUMPT) -d {} + || { echo 'run: make fmt'; exit 1; }
+
+.PHONY: check-proto
+check-proto: ## Proto files are formatted and lint-clean
+	$(step)
+	$(BUF) format -d --exit-code
+	$(BUF) lint
+
+# Against the last common commit with main; on main itself against the state before the newest change to proto/, so
+# that a clone of main checks something too.
+.PHONY: check-breaking
+check-breaking: ## Proto files break no client, compared with main
+	$(step)
+	base=
+	for main in origin/main main; do
+		if base=$$(git merge-base HEAD "$$main" 2>/dev/null); then break; fi
+	done
+	if [[ -z "$$base" ]]; then
+		echo 'nothing to compare with: no commit is shared with origin/main or main'
+		exit 0
+	fi
+	if [[ $$base == "$$(git rev-parse HEAD)" ]] && [[ -z "$$(git status --porcelain -- proto)" ]]; then
+		newest=$$(git rev-list -1 HEAD -- proto)
+		base=$$(git rev-parse --quiet --verify "$${newest:-HEAD}^") || base=
+	fi
+	if [[ -z "$$base" ]] || ! git cat-file -e "$$base:proto" 2>/dev/null; then
+		echo 'nothing to compare with: there is no earlier version of proto/'
+		exit 0
+	fi
+	tmp=$$(mktemp -d)
+	trap 'rm -rf "$$tmp"' EXIT
+	git archive "$$base" -- proto buf.yaml | tar -x -C "$$tmp"
+	printf 'compared with %s\n' "$$(git log -1 --format='%h %s' "$$base")"
+	$(BUF) breaking --against "$$tmp"
+
+.PHONY: check-generate
+check-generate: ## gen/ is what proto/ generates
+	$(step)
+	tmp=$$(mktemp -d)
+	trap 'rm -rf "$$tmp"' EXIT
+	$(BUF) generate -o "$$tmp"
+	diff -ru gen "$$tmp/gen" || { echo 'run: make generate'; exit 1; }
+
+.PHONY: check-tidy
+check-tidy: ## Every go.mod is tidy
+	$(step)
+	bad=0
+	while read -r mod; do
+		go -C "$$(dirname "$$mod")" mod tidy -diff || { printf 'not tidy: %s\n' "$$mod"; bad=1; }
+	done < <($(list-modules))
+	exit "$$bad"
+
+.PHONY: check-vet
+check-vet: ## go vet
+	$(step)
+	go vet $(TAGS) ./...
+
+.PHONY: check-fix
+check-fix: ## Code uses today's idioms, as go fix knows them
+	$(step)
+	go fix $(TAGS) -diff ./... || { echo 'run: go fix $(TAGS) ./...'; exit 1; }
+
+.PHONY: check-lint
+check-lint: ## Linters, and the import table of .golangci.yml
+	$(step)
+	$(GOLANGCI) run --allow-serial-runners ./...
