@@ -1,0 +1,77 @@
+package index
+
+import "github.com/kvoracle/kvoracle/internal/block"
+
+// Parent is what the first block of a store follows: the prompt's start or a block. The zero value is the block with
+// id 0, not the start, so that a forgotten parent is an unknown one.
+type Parent struct {
+	ID     block.ID // unless IsRoot
+	IsRoot bool
+}
+
+// Refusal is why a store was not applied, or not fully.
+type Refusal uint8
+
+// The refusals.
+const (
+	// None: it was applied.
+	None Refusal = iota
+	// SelfParent: the first block is its own parent. Nothing was applied.
+	SelfParent
+	// ParentConflict: a block that is held was named with another parent, or a block appears twice in the list with
+	// different ones. Nothing was applied.
+	ParentConflict
+	// OrphansFull: the parent is not there and too many blocks wait for theirs already. Nothing was applied.
+	OrphansFull
+	// Capacity: the index is full. The first StoreResult.Stored + Repeated blocks of the list were applied.
+	Capacity
+	// Dropped: the ledger was dropped, replaced or discarded. Nothing was applied.
+	Dropped
+)
+
+// String gives the lower-case name.
+func (r Refusal) String() string {
+	switch r {
+	case None:
+		return "none"
+	case SelfParent:
+		return "self_parent"
+	case ParentConflict:
+		return "parent_conflict"
+	case OrphansFull:
+		return "orphans_full"
+	case Capacity:
+		return "capacity"
+	case Dropped:
+		return "dropped"
+	default:
+		return "unknown"
+	}
+}
+
+// StoreResult says what became of a store.
+type StoreResult struct {
+	Stored   int // blocks that the tier did not have before
+	Repeated int // blocks that it had; in a counted ledger each is one copy more
+	Orphans  int // blocks that no tier had before and that are not connected to a prompt's start
+	Refused  Refusal
+}
+
+// Digest sums up the distinct blocks of a tier. Equal contents have equal digests; different ones differ almost surely.
+type Digest struct {
+	Count uint64 // blocks
+	XOR   uint64 // of their ids
+	Sum   uint64 // of their ids modulo 2^64
+}
+
+func (d *Digest) add(id block.ID) {
+	d.Count++
+	d.XOR ^= uint64(id)
+	d.Sum += uint64(id)
+}
+
+func (d *Digest) remove(id block.ID) {
+	d.Count--
+	d.XOR ^= uint64(id)
+	d.Sum -= uint64(id)
+}
