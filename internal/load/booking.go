@@ -1,0 +1,106 @@
+package load
+
+import "github.com/kvoracle/kvoracle/internal/fleet"
+
+// DecisionID names a decision, and the booking it made. Any value is as good as another.
+type DecisionID uint64
+
+// Booking is the work of one decision on one target. Numbers that are negative or absurd are read as the nearest
+// possible ones.
+type Booking struct {
+	// ID names it; no two living bookings have the same.
+	ID DecisionID
+	// Target is where the request was sent.
+	Target fleet.TargetID
+	// RequestID is the caller's name for the request; empty: none. No two living bookings have the same.
+	RequestID string
+	// Gateway is who reports its progress; empty: not known, see Dispatched.
+	Gateway string
+	// PromptTokens is the prompt's length.
+	PromptTokens int
+	// UncachedTokens is the part of it that has to be computed; at most PromptTokens.
+	UncachedTokens int
+	// SharedTokens is the part of it that requests in flight there hold already, so that it takes no new memory; at most
+	// PromptTokens. 0: none, or not known.
+	SharedTokens int
+	// PrefillSeconds is the estimated compute of the uncached part, at most an hour.
+	PrefillSeconds float64
+	// ExpectedOutput is the number of output tokens expected; 0: the running mean.
+	ExpectedOutput int
+}
+
+// stage is a booking's place in its life. It only grows.
+type stage uint8
+
+const (
+	booked     stage = iota // decided, not known to have been sent
+	dispatched              // sent
+	decoding                // has its first token
+)
+
+// booking is a living booking with its amounts in range.
+type booking struct {
+	Booking
+	stage    stage
+	bookedAt int64 // on the tracker's clock
+	renewed  int64 // the same; the lease counts from here
+	amounts  amounts
+
+	links [numLists]struct{ prev, next *booking }
+}
+
+// amounts is what one booking adds to its target's sums.
+type amounts struct {
+	prompt, uncached, shared int64 // tokens
+	prefill                  int64 // nanoseconds
+	expected, output         int64 // tokens
+}
+
+// kv is the KV length of the request now.
+func (a *amounts) kv() int64 { return a.prompt + a.output }
+
+// held is the memory the request takes that no other took before.
+func (a *amounts) held() int64 { return a.prompt - a.shared + a.output }
+
+// toCome is the output still expected.
+func (a *amounts) toCome() int64 { return max(0, a.expected-a.output) }
+
+// The lists a booking is in.
+const (
+	byLease   = iota // all bookings, longest without news first
+	byTarget         // of one target
+	byGateway        // of one gateway
+	numLists
+)
+
+// list is a doubly linked list through booking.links[which].
+type list struct {
+	which       uint8
+	first, last *booking
+}
+
+func (l *list) pushBack(b *booking) {
+	k := &b.links[l.which]
+	k.prev, k.next = l.last, nil
+	if l.last == nil {
+		l.first = b
+	} else {
+		l.last.links[l.which].next = b
+	}
+	l.last = b
+}
+
+func (l *list) remove(b *booking) {
+	k := &b.links[l.which]
+	if k.prev == nil {
+		l.first = k.next
+	} else {
+		k.prev.links[l.which].next = k.next
+	}
+	if k.next == nil {
+		l.last = k.prev
+	} else {
+		k.next.links[l.which].prev = k.prev
+	}
+	k.prev, k.next = nil, nil
+}

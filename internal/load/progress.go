@@ -1,0 +1,197 @@
+package load
+
+import (
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+)
+
+// Outcome is what became of a progress event.
+type Outcome uint8
+
+// The outcomes.
+const (
+	// Applied: the booking moved forward, or its lease was renewed.
+	Applied Outcome = iota
+	// Late: the event is behind the known state, or repeats it; nothing changed.
+	Late
+	// Unknown: the event names no living booking (or, for Dispatched, no known target); nothing changed.
+	Unknown
+)
+
+// String gives the lower-case name.
+func (o Outcome) String() string {
+	switch o {
+	case Applied:
+		return "applied"
+	case Late:
+		return "late"
+	case Unknown:
+		return "unknown"
+	default:
+		return "invalid"
+	}
+}
+
+// Dispatched says that the request was sent, by which gateway (empty: not known), and, with hasTarget, where: a target
+// other than the booked one takes the booking over. Until the first token it may be said again with another target (a
+// retry); repeating what is known, or coming after the first token, is Late.
+func (t *Tracker) Dispatched(id DecisionID, to fleet.TargetID, hasTarget bool, gateway string, now time.Time) Outcome {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.tick(now)
+	b := t.bookings[id]
+	if b == nil || (hasTarget && t.target(to) == nil) {
+		return t.tell(Unknown)
+	}
+	moves := hasTarget && to != b.Target
+	if b.stage >= decoding || (b.stage == dispatched && !moves) {
+		return t.tell(Late)
+	}
+	if moves {
+		t.targets[b.Target].leave(b)
+		b.Target = to
+		t.enter(t.targets[to], b)
+	}
+	if gateway != "" && gateway != b.Gateway {
+		t.leaveGateway(b)
+		t.joinGateway(b, gateway)
+	}
+	b.stage = dispatched
+	t.renew(b, at)
+	return t.tell(Applied)
+}
+
+// FirstToken ends the prefill. When Applied, waited is the time since the booking was made.
+func (t *Tracker) FirstToken(id DecisionID, now time.Time) (o Outcome, waited time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.tick(now)
+	b := t.bookings[id]
+	if b == nil {
+		return t.tell(Unknown), 0
+	}
+	if b.stage >= decoding {
+		return t.tell(Late), 0
+	}
+	t.change(b, func() { b.stage = decoding })
+	t.renew(b, at)
+	return t.tell(Applied), time.Duration(at - b.bookedAt)
+}
+
+// Generating says how many output tokens there are so far and renews the lease. Any output ends the prefill. Fewer
+// tokens than known are Late; the same number is a sign of life.
+func (t *Tracker) Generating(id DecisionID, outputTokens int, now time.Time) Outcome {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.tick(now)
+	b := t.bookings[id]
+	if b == nil {
+		return t.tell(Unknown)
+	}
+	out := within(outputTokens, maxTokens)
+	if out < b.amounts.output {
+		return t.tell(Late)
+	}
+	t.change(b, func() {
+		b.amounts.output = out
+		if out > 0 {
+			b.stage = decoding
+		}
+	})
+	t.renew(b, at)
+	return t.tell(Applied)
+}
+
+// Finish releases the booking and learns from its output. An output of 0 teaches nothing.
+func (t *Tracker) Finish(id DecisionID, outputTokens int, now time.Time) Outcome {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tick(now)
+	b := t.bookings[id]
+	if b == nil {
+		return t.tell(Unknown)
+	}
+	if out := max(within(outputTokens, maxTokens), b.amounts.output); out > 0 {
+		t.meanOutput += meanWeight * (float64(out) - t.meanOutput)
+	}
+	t.release(b)
+	t.count.Finished++
+	return t.tell(Applied)
+}
+
+// Cancel releases the booking of a request that was given up.
+func (t *Tracker) Cancel(id DecisionID, now time.Time) Outcome {
+	return t.abandon(id, now, &t.count.Cancelled)
+}
+
+// Fail releases the booking of a request that the worker failed.
+func (t *Tracker) Fail(id DecisionID, now time.Time) Outcome {
+	return t.abandon(id, now, &t.count.Failed)
+}
+
+func (t *Tracker) abandon(id DecisionID, now time.Time, counter *uint64) Outcome {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tick(now)
+	b := t.bookings[id]
+	if b == nil {
+		return t.tell(Unknown)
+	}
+	t.release(b)
+	*counter++
+	return t.tell(Applied)
+}
+
+// ReleaseGateway releases every booking that a gateway reports on, for a gateway that is gone or was born again, and
+// tells how many. Bookings without a gateway are not touched.
+func (t *Tracker) ReleaseGateway(gateway string) (released int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for l := t.gateways[gateway]; l != nil && l.first != nil; released++ {
+		t.release(l.first)
+	}
+	t.count.GatewayGone += uint64(released)
+	return released
+}
+
+// Expire releases the bookings without news for a whole lease and tells how many. Call it each second or so: until
+// then an overdue booking still counts, and news of it still renews it.
+func (t *Tracker) Expire(now time.Time) (released int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.tick(now)
+	for b := t.leases.first; b != nil && at-b.renewed >= int64(t.cfg.Lease); b = t.leases.first {
+		t.release(b)
+		released++
+	}
+	t.count.Expired += uint64(released)
+	return released
+}
+
+// change edits a living booking and keeps its target's sums right.
+func (t *Tracker) change(b *booking, edit func()) {
+	g := t.targets[b.Target]
+	g.add(b, -1)
+	edit()
+	g.add(b, 1)
+}
+
+// renew starts the lease anew. The clock never goes back, so the back of the list is the place that keeps it ordered.
+func (t *Tracker) renew(b *booking, at int64) {
+	b.renewed = at
+	t.leases.remove(b)
+	t.leases.pushBack(b)
+}
+
+// tell counts the outcomes that changed nothing.
+func (t *Tracker) tell(o Outcome) Outcome {
+	switch o {
+	case Applied:
+	case Late:
+		t.count.Late++
+	case Unknown:
+		t.count.Unknown++
+	}
+	return o
+}

@@ -1,0 +1,281 @@
+package load
+
+import (
+	"errors"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+)
+
+// Errors of the tracker.
+var (
+	// ErrUnknownTarget refuses a booking or a sample for a target that was not added or was dropped.
+	ErrUnknownTarget = errors.New("load: unknown target")
+	// ErrFull refuses a booking beyond Config.MaxBookings.
+	ErrFull = errors.New("load: too many bookings")
+	// ErrRepeated refuses a booking whose ID or RequestID has a living one. Living tells which.
+	ErrRepeated = errors.New("load: already booked")
+)
+
+// Tracker holds the bookings and samples of all targets. All methods may be called concurrently. It must not be
+// copied.
+type Tracker struct {
+	cfg Config
+
+	mu       sync.Mutex
+	epoch    time.Time // the first now; clock 0
+	started  bool
+	clock    int64     // latest now seen, nanoseconds since epoch
+	targets  []*target // by TargetID; nil where unknown
+	known    int       // of targets
+	bookings map[DecisionID]*booking
+	requests map[string]*booking
+	gateways map[string]*list
+	leases   list
+	free     *booking // ended ones for reuse, linked through links[byLease].next
+	chosen   uint64   // bookings ever made
+
+	meanOutput   float64
+	meanUncached float64
+	count        Counters
+	scratch      scratch
+}
+
+// target is one target's record.
+type target struct {
+	bookings list
+
+	// Sums over the living bookings.
+	booked     int64
+	prefilling int64 // without a first token
+	pending    int64 // their prefill, nanoseconds
+	pendingTok int64 // their uncached tokens
+	active     int64 // KV tokens
+	held       int64 // KV tokens, shared prefixes once
+	toCome     int64 // output tokens
+
+	lastChosen uint64
+	report     report
+}
+
+// New makes an empty tracker.
+func New(cfg Config) *Tracker {
+	return &Tracker{
+		cfg:          cfg.withDefaults(),
+		bookings:     make(map[DecisionID]*booking),
+		requests:     make(map[string]*booking),
+		gateways:     make(map[string]*list),
+		leases:       list{which: byLease},
+		meanOutput:   priorOutput,
+		meanUncached: priorUncached,
+	}
+}
+
+// tick moves the clock forward to now and reads it.
+func (t *Tracker) tick(now time.Time) int64 {
+	if !t.started {
+		t.epoch, t.started = now, true
+	}
+	t.clock = max(t.clock, int64(now.Sub(t.epoch)))
+	return t.clock
+}
+
+func (t *Tracker) target(id fleet.TargetID) *target {
+	if int64(id) >= int64(len(t.targets)) {
+		return nil
+	}
+	return t.targets[id]
+}
+
+// Add makes a target known. A known one is left as it is. Ids are expected to be dense: memory grows with the highest.
+func (t *Tracker) Add(id fleet.TargetID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.target(id) != nil {
+		return
+	}
+	for int64(len(t.targets)) <= int64(id) {
+		t.targets = append(t.targets, nil)
+	}
+	t.targets[id] = &target{bookings: list{which: byTarget}, report: report{kvUsed: unknownKV}}
+	t.known++
+}
+
+// Drop forgets a target, what it reported, and its bookings, and tells how many those were. Progress of a released
+// booking is Unknown from now on. Dropping an unknown target does nothing.
+func (t *Tracker) Drop(id fleet.TargetID) (released int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := t.target(id)
+	if g == nil {
+		return 0
+	}
+	for g.bookings.first != nil {
+		t.release(g.bookings.first)
+		released++
+	}
+	t.targets[id] = nil
+	t.known--
+	t.count.Dropped += uint64(released)
+	return released
+}
+
+// Book starts a booking. It errs with ErrUnknownTarget, ErrRepeated (the ID or the RequestID has a living booking, for
+// instance of the same request routed twice at once) or ErrFull, and then changes nothing.
+func (t *Tracker) Book(b Booking, now time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.tick(now)
+	g := t.target(b.Target)
+	if g == nil {
+		return ErrUnknownTarget
+	}
+	if t.bookings[b.ID] != nil || (b.RequestID != "" && t.requests[b.RequestID] != nil) {
+		t.count.Repeated++
+		return ErrRepeated
+	}
+	if len(t.bookings) >= t.cfg.MaxBookings {
+		t.count.Full++
+		return ErrFull
+	}
+
+	n := t.fresh()
+	n.Booking = b
+	n.bookedAt, n.renewed = at, at
+	n.amounts = t.amounts(&b)
+	t.bookings[b.ID] = n
+	if b.RequestID != "" {
+		t.requests[b.RequestID] = n
+	}
+	t.leases.pushBack(n)
+	t.joinGateway(n, b.Gateway)
+	t.enter(g, n)
+
+	t.chosen++
+	g.lastChosen = t.chosen
+	t.meanUncached += meanWeight * (float64(n.amounts.uncached) - t.meanUncached)
+	t.count.Booked++
+	return nil
+}
+
+// amounts brings a booking's numbers into range.
+func (t *Tracker) amounts(b *Booking) amounts {
+	a := amounts{prompt: within(b.PromptTokens, maxTokens), expected: within(b.ExpectedOutput, t.cfg.MaxExpectedOutput)}
+	a.uncached = within(b.UncachedTokens, int(a.prompt))
+	a.shared = within(b.SharedTokens, int(a.prompt))
+	if b.PrefillSeconds > 0 {
+		a.prefill = int64(math.Round(min(b.PrefillSeconds, maxSeconds) * 1e9))
+	}
+	if a.expected == 0 {
+		a.expected = int64(math.Round(min(t.meanOutput, float64(t.cfg.MaxExpectedOutput))))
+	}
+	return a
+}
+
+// Living finds the booking of a request that has not ended, for idempotency. The empty RequestID has none.
+func (t *Tracker) Living(requestID string) (DecisionID, bool) {
+	if requestID == "" {
+		return 0, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.requests[requestID]
+	if b == nil {
+		return 0, false
+	}
+	return b.ID, true
+}
+
+// Lookup gives a living booking as it was made, at the target and gateway where it is now.
+func (t *Tracker) Lookup(id DecisionID) (Booking, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.bookings[id]
+	if b == nil {
+		return Booking{}, false
+	}
+	return b.Booking, true
+}
+
+// MeanOutput is the running mean of the outputs of finished requests, in tokens; 200 before the first.
+func (t *Tracker) MeanOutput() float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.meanOutput
+}
+
+// enter adds a booking to a target's sums.
+func (t *Tracker) enter(g *target, b *booking) {
+	g.bookings.pushBack(b)
+	g.add(b, 1)
+}
+
+func (g *target) leave(b *booking) {
+	g.bookings.remove(b)
+	g.add(b, -1)
+}
+
+// add puts a booking's amounts into the sums, or takes them out with sign -1.
+func (g *target) add(b *booking, sign int64) {
+	a := &b.amounts
+	g.booked += sign
+	if b.stage < decoding {
+		g.prefilling += sign
+		g.pending += sign * a.prefill
+		g.pendingTok += sign * a.uncached
+	}
+	g.active += sign * a.kv()
+	g.held += sign * a.held()
+	g.toCome += sign * a.toCome()
+}
+
+// release ends a booking, whatever the cause.
+func (t *Tracker) release(b *booking) {
+	t.targets[b.Target].leave(b)
+	t.leaveGateway(b)
+	t.leases.remove(b)
+	delete(t.bookings, b.ID)
+	if b.RequestID != "" {
+		delete(t.requests, b.RequestID)
+	}
+	*b = booking{}
+	b.links[byLease].next = t.free
+	t.free = b
+}
+
+// fresh takes an ended booking for reuse or makes one.
+func (t *Tracker) fresh() *booking {
+	b := t.free
+	if b == nil {
+		return new(booking)
+	}
+	t.free = b.links[byLease].next // pushBack overwrites the link
+	return b
+}
+
+func (t *Tracker) joinGateway(b *booking, name string) {
+	b.Gateway = name
+	if name == "" {
+		return
+	}
+	l := t.gateways[name]
+	if l == nil {
+		l = &list{which: byGateway}
+		t.gateways[name] = l
+	}
+	l.pushBack(b)
+}
+
+func (t *Tracker) leaveGateway(b *booking) {
+	if b.Gateway == "" {
+		return
+	}
+	l := t.gateways[b.Gateway]
+	l.remove(b)
+	if l.first == nil {
+		delete(t.gateways, b.Gateway)
+	}
+	b.Gateway = ""
+}

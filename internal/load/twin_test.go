@@ -1,0 +1,303 @@
+package load
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+)
+
+// after is a moment of the tests' clock.
+func after(d time.Duration) time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).Add(d) }
+
+// twin is the tracker without a single sum: a slice of bookings that is searched, and added up when asked.
+type twin struct {
+	cfg      Config
+	clock    time.Duration
+	bookings []*twinBooking
+	targets  map[fleet.TargetID]*twinTarget
+	output   float64
+	uncached float64
+	count    Counters
+}
+
+type twinBooking struct {
+	Booking
+	sent, first          bool
+	output               int
+	made, heard          time.Duration
+	nanos                int64
+	expected             int
+	prompt, fresh, share int
+}
+
+type twinTarget struct {
+	chosen  uint64
+	sampled int64
+	at      time.Duration
+	has     bool
+	sample  *Sample // last accepted
+	ext     external
+	held    float64 // when it came
+}
+
+func newTwin(cfg Config) *twin {
+	return &twin{cfg: cfg.withDefaults(), targets: map[fleet.TargetID]*twinTarget{}, output: 200, uncached: 512}
+}
+
+func (w *twin) find(match func(*twinBooking) bool) *twinBooking {
+	i := slices.IndexFunc(w.bookings, match)
+	if i < 0 {
+		return nil
+	}
+	return w.bookings[i]
+}
+
+func (w *twin) byID(id DecisionID) *twinBooking {
+	return w.find(func(b *twinBooking) bool { return b.ID == id })
+}
+
+func (w *twin) drop(match func(*twinBooking) bool) int {
+	n := len(w.bookings)
+	w.bookings = slices.DeleteFunc(w.bookings, match)
+	return n - len(w.bookings)
+}
+
+func (w *twin) book(b Booking) error {
+	switch {
+	case w.targets[b.Target] == nil:
+		return ErrUnknownTarget
+	case w.byID(b.ID) != nil,
+		b.RequestID != "" && w.find(func(o *twinBooking) bool { return o.RequestID == b.RequestID }) != nil:
+		w.count.Repeated++
+		return ErrRepeated
+	case len(w.bookings) >= w.cfg.MaxBookings:
+		w.count.Full++
+		return ErrFull
+	}
+	n := &twinBooking{Booking: b, made: w.clock, heard: w.clock}
+	n.prompt = max(b.PromptTokens, 0)
+	n.fresh, n.share = min(max(b.UncachedTokens, 0), n.prompt), min(max(b.SharedTokens, 0), n.prompt)
+	n.nanos = int64(math.Round(max(b.PrefillSeconds, 0) * 1e9))
+	n.expected = min(max(b.ExpectedOutput, 0), w.cfg.MaxExpectedOutput)
+	if n.expected == 0 {
+		n.expected = int(math.Round(w.output))
+	}
+	w.bookings = append(w.bookings, n)
+	w.count.Booked++
+	w.targets[b.Target].chosen = w.count.Booked
+	w.uncached += 0.01 * (float64(n.fresh) - w.uncached)
+	return nil
+}
+
+func (w *twin) dispatched(id DecisionID, to fleet.TargetID, has bool, gateway string) Outcome {
+	b := w.byID(id)
+	if b == nil || (has && w.targets[to] == nil) {
+		return Unknown
+	}
+	moves := has && to != b.Target
+	if b.first || (b.sent && !moves) {
+		return Late
+	}
+	if moves {
+		b.Target = to
+	}
+	if gateway != "" {
+		b.Gateway = gateway
+	}
+	b.sent, b.heard = true, w.clock
+	return Applied
+}
+
+func (w *twin) firstToken(id DecisionID) (Outcome, time.Duration) {
+	b := w.byID(id)
+	if b == nil {
+		return Unknown, 0
+	}
+	if b.first {
+		return Late, 0
+	}
+	b.first, b.heard = true, w.clock
+	return Applied, w.clock - b.made
+}
+
+func (w *twin) generating(id DecisionID, out int) Outcome {
+	b := w.byID(id)
+	if b == nil {
+		return Unknown
+	}
+	out = max(out, 0)
+	if out < b.output {
+		return Late
+	}
+	b.output, b.heard = out, w.clock
+	b.first = b.first || out > 0
+	return Applied
+}
+
+func (w *twin) end(id DecisionID, out int, counter *uint64) Outcome {
+	b := w.byID(id)
+	if b == nil {
+		return Unknown
+	}
+	if counter == &w.count.Finished {
+		if o := max(out, b.output); o > 0 {
+			w.output += 0.01 * (float64(o) - w.output)
+		}
+	}
+	w.drop(func(o *twinBooking) bool { return o == b })
+	*counter++
+	return Applied
+}
+
+func (w *twin) isFresh(g *twinTarget) bool {
+	return g != nil && g.has && w.clock-g.at <= w.cfg.MaxReportAge
+}
+
+func (w *twin) report(id fleet.TargetID, s Sample) (Belief, error) {
+	g := w.targets[id]
+	if g == nil {
+		return Belief{}, ErrUnknownTarget
+	}
+	st := w.own(id)
+	ignored := s.SampledAt != 0 && s.SampledAt < g.sampled && w.isFresh(g)
+	if ignored {
+		w.count.SamplesIgnored++
+	} else {
+		w.count.Samples++
+		if s.SampledAt != 0 {
+			g.sampled = s.SampledAt
+		}
+		beyond := max(0, s.Running.Value+s.Waiting.Value-st.Booked)
+		g.ext = external{waiting: int64(min(beyond, max(0, s.Waiting.Value-st.Prefilling)))}
+		g.ext.decoding = int64(beyond) - g.ext.waiting
+		g.ext.tokens = float64(g.ext.waiting) * w.uncached
+		if s.WaitingPrefillTokens.Known {
+			g.ext.tokens = max(0, float64(s.WaitingPrefillTokens.Value)-st.PendingPrefillTokens)
+		}
+		rate := w.cfg.PrefillSecondsPerToken
+		if s.SecondsPerToken > 0 {
+			rate = s.SecondsPerToken
+		}
+		g.ext.seconds = g.ext.tokens * rate
+		g.has, g.at, g.sample, g.held = true, w.clock, &s, st.HeldTokens
+	}
+	return Belief{
+		Ignored:               ignored,
+		InFlight:              st.Booked + int(g.ext.requests()),
+		Booked:                st.Booked,
+		PendingPrefillSeconds: st.PendingPrefillSeconds + g.ext.seconds,
+	}, nil
+}
+
+func saysKV(s *Sample) bool {
+	return s.UsedBlocks.Known && s.TotalBlocks.Known && s.TotalBlocks.Value > 0
+}
+
+func saysWork(s *Sample) bool {
+	return s.Running.Known || s.Waiting.Known || s.WaitingPrefillTokens.Known
+}
+
+func kvUsed(s *Sample) float64 {
+	return min(1, float64(s.UsedBlocks.Value)/float64(s.TotalBlocks.Value))
+}
+
+// own adds up the bookings of a target.
+func (w *twin) own(id fleet.TargetID) State {
+	var s State
+	var nanos int64
+	for _, b := range w.bookings {
+		if b.Target != id {
+			continue
+		}
+		s.Booked++
+		s.InFlight++
+		if b.first {
+			s.Decoding++
+		} else {
+			s.Prefilling++
+			nanos += b.nanos
+			s.PendingPrefillTokens += float64(b.fresh)
+		}
+		s.ActiveTokens += float64(b.prompt + b.output)
+		s.HeldTokens += float64(b.prompt - b.share + b.output)
+		s.OutputToCome += float64(max(0, b.expected-b.output))
+	}
+	s.PendingPrefillSeconds = float64(nanos) / 1e9
+	return s
+}
+
+func (w *twin) states(ids []fleet.TargetID) []State {
+	var works []external
+	var used []float64
+	anyFresh := false
+	for _, id := range ids {
+		if g := w.targets[id]; w.isFresh(g) {
+			anyFresh = true
+			if saysWork(g.sample) {
+				works = append(works, g.ext)
+			}
+			if saysKV(g.sample) {
+				used = append(used, kvUsed(g.sample))
+			}
+		}
+	}
+	slices.SortFunc(works, func(a, b external) int {
+		return cmp.Or(cmp.Compare(a.waiting+a.decoding, b.waiting+b.decoding), cmp.Compare(a.seconds, b.seconds),
+			cmp.Compare(a.tokens, b.tokens), cmp.Compare(a.waiting, b.waiting))
+	})
+	slices.Sort(used)
+
+	var out []State
+	for _, id := range ids {
+		s := w.own(id)
+		g := w.targets[id]
+		fresh := w.isFresh(g)
+		var ext external
+		s.KVUsed, s.ReportAge, s.Confidence, s.UnreportedTokens = -1, -1, BookedOnly, s.HeldTokens
+		switch {
+		case fresh:
+			s.Confidence = Reported
+		case anyFresh:
+			s.Confidence = Imputed
+		}
+		switch {
+		case fresh && saysWork(g.sample):
+			ext = g.ext
+		case len(works) > 0:
+			ext = works[len(works)/2]
+		}
+		switch {
+		case fresh && saysKV(g.sample):
+			s.KVUsed = kvUsed(g.sample)
+			s.UnreportedTokens -= g.held
+		case len(used) > 0:
+			s.KVUsed = used[len(used)/2]
+		}
+		if g != nil {
+			s.LastChosen = g.chosen
+			if g.has {
+				s.ReportAge = w.clock - g.at
+			}
+		}
+		s.InFlight += int(ext.waiting + ext.decoding)
+		s.Prefilling += int(ext.waiting)
+		s.Decoding += int(ext.decoding)
+		s.PendingPrefillSeconds += ext.seconds
+		s.PendingPrefillTokens += ext.tokens
+		out = append(out, s)
+	}
+	return out
+}
+
+func (w *twin) tell(o Outcome) {
+	switch o {
+	case Applied:
+	case Late:
+		w.count.Late++
+	case Unknown:
+		w.count.Unknown++
+	}
+}
