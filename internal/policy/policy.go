@@ -1,0 +1,202 @@
+package policy
+
+import (
+	"slices"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+)
+
+// Request is what a policy knows of the question.
+type Request struct {
+	// PromptTokens is the prompt's length; 0 or less is an empty prompt.
+	PromptTokens int
+	// ExpectedOutput is the number of output tokens expected; the caller fills in a mean when the gateway did not say.
+	ExpectedOutput float64
+	// Seed is what random policies draw from. Equal seeds give equal draws.
+	Seed uint64
+	// Turn is the number of decisions taken so far. Only round robin uses it.
+	Turn uint64
+	// Places is how many leading places of Decision.Order the caller will read; 0: all. LeastTime and LeastLoaded leave
+	// the places after them unranked, which is much cheaper in a large fleet. Best and Reason do not depend on it.
+	Places int
+}
+
+// Candidate is what a policy knows of one target. The zero value is an idle target that holds nothing.
+type Candidate struct {
+	// Target identifies it; candidates of one question differ in it.
+	Target fleet.TargetID
+	// Cached is the number of leading prompt tokens it holds by tier, nearest first, already discounted for doubt. The
+	// tiers continue one another. What exceeds the prompt less its last token is not credited.
+	Cached [fleet.NumTiers]int
+	// Held is the number of leading prompt tokens it holds as reported, whether they can be reused for this prompt or
+	// not. It only breaks ties: of a prompt that is held to its very end an engine reuses less than it holds. 0: no more
+	// than Cached.
+	Held int
+	// Expected is the number of leading tokens beyond Cached that prompts already routed there will leave in its cache.
+	Expected int
+	// Shared is the number of leading prompt tokens that requests in flight there hold already: they take no new
+	// memory. 0: none, or not known.
+	Shared int
+	// InFlight is the number of requests there, Prefilling those without a first token, Decoding the others.
+	InFlight, Prefilling, Decoding int
+	// PendingPrefill is the work of the requests without a first token, in seconds.
+	PendingPrefill float64
+	// ActiveTokens is the KV length of the requests in flight, each counted in full: what decoding has to read.
+	ActiveTokens float64
+	// HeldTokens is the memory of the requests in flight in KV tokens, shared prefixes counted once. 0: ActiveTokens.
+	HeldTokens float64
+	// OutputToCome is the number of output tokens the requests in flight are still expected to make. 0: Decoding times
+	// Request.ExpectedOutput.
+	OutputToCome float64
+	// KVUsed is the share of KV memory in use as the engine reports it, 0 to 1; below 0: not known.
+	KVUsed float64
+	// UnreportedTokens is the memory in KV tokens that was taken since KVUsed was measured, less what was freed.
+	UnreportedTokens float64
+	// LastChosen is the number of the decision that chose it last; 0: never chosen.
+	LastChosen uint64
+	// SameSession says that it served the request's session last.
+	SameSession bool
+	// Cost is what work costs there; nil: DefaultCostModel.
+	Cost *CostModel
+}
+
+// Terms are the summands of a candidate's cost in seconds, named as in the explanation of a decision. Each is finite
+// and at least 0.
+type Terms struct {
+	// Queue is the prefill that waits before this request's.
+	Queue float64
+	// Prefill is this request's own prefill, with what each iteration costs until its first token.
+	Prefill float64
+	// Fleet is what the prefill takes from everyone else.
+	Fleet float64
+	// Decode is how much slower this request decodes for the company it has there.
+	Decode float64
+	// Transfer is moving cached blocks from the farther tiers.
+	Transfer float64
+	// Memory is waiting for KV memory.
+	Memory float64
+	// Batch is waiting for a place in a full batch.
+	Batch float64
+}
+
+// Sum adds the terms up.
+func (t *Terms) Sum() float64 {
+	return t.Queue + t.Prefill + t.Fleet + t.Decode + t.Transfer + t.Memory + t.Batch
+}
+
+// ttft is the part that passes before the first token.
+func (t *Terms) ttft() float64 {
+	return t.Queue + t.Prefill + t.Transfer + t.Memory + t.Batch
+}
+
+// Score is one candidate's part of a decision.
+type Score struct {
+	// Terms are filled by every policy, so that any decision can be explained in seconds.
+	Terms Terms
+	// Cost is what the policy compared: Terms.Sum() for LeastTime, requests in flight for the load policies, the place
+	// in the order for the policies that compare nothing.
+	Cost float64
+	// TTFT is the predicted time to first token in seconds.
+	TTFT float64
+	// Uncached is the number of prompt tokens it would have to compute.
+	Uncached int
+	// Cached is the number it reported to hold, as far as the prompt can use them. The rest of the prompt, beyond Cached
+	// and Uncached, is expected to be there in time.
+	Cached int
+}
+
+// Decision is a ranked choice with its reasons. The caller owns it and may reuse it: Choose overwrites all of it, and
+// allocates only when a slice lacks capacity. Indices are those of the candidates.
+type Decision struct {
+	// Best is the chosen candidate.
+	Best int
+	// Reason says what set Best apart from the next in order.
+	Reason Reason
+	// Scores has one entry for each candidate.
+	Scores []Score
+	// Order ranks all candidates, Best first; beyond Request.Places it is only complete.
+	Order []int
+
+	keys []key // scratch of the ranking
+}
+
+// reset sizes the slices for n candidates.
+func (d *Decision) reset(n int) {
+	d.Scores = slices.Grow(d.Scores[:0], n)[:n]
+	d.Order = slices.Grow(d.Order[:0], n)[:n]
+}
+
+// settle records the order's head as the choice. A single candidate is a reason of its own.
+func (d *Decision) settle(r Reason) {
+	d.Best, d.Reason = d.Order[0], r
+	if len(d.Order) == 1 {
+		d.Reason = OnlyCandidate
+	}
+}
+
+// Policy ranks candidates. Implementations have no state: they may be used by any number of goroutines.
+type Policy interface {
+	// Name is the stable name, as ByName takes it.
+	Name() string
+	// Choose fills d for at least one candidate; with none it sets Best to -1 and empties the rest.
+	Choose(req *Request, cands []Candidate, d *Decision)
+}
+
+// Reason says what decided.
+type Reason uint8
+
+// The reasons.
+const (
+	OnlyCandidate     Reason = iota + 1 // there was no other
+	LeastCost                           // least cost by more than TieBand
+	TieDeeperMatch                      // equal cost; it holds more of the prompt
+	TieSession                          // equal cost; it served the session last
+	TieFewestInFlight                   // equal cost; it has the fewest requests
+	TieLeastRecent                      // all equal; it was chosen least recently, or has the lowest id
+	PolicyOrder                         // the policy compares nothing
+)
+
+// String gives the lower-case name with underscores.
+func (r Reason) String() string {
+	switch r {
+	case OnlyCandidate:
+		return "only_candidate"
+	case LeastCost:
+		return "least_cost"
+	case TieDeeperMatch:
+		return "tie_deeper_match"
+	case TieSession:
+		return "tie_session"
+	case TieFewestInFlight:
+		return "tie_fewest_in_flight"
+	case TieLeastRecent:
+		return "tie_least_recent"
+	case PolicyOrder:
+		return "policy_order"
+	default:
+		return "unknown"
+	}
+}
+
+// Names lists the policies that ByName knows, the default first.
+func Names() []string {
+	return []string{"least_time", "least_loaded", "power_of_two", "round_robin", "random"}
+}
+
+// ByName gives a policy by its stable name.
+func ByName(name string) (Policy, bool) {
+	switch name {
+	case "least_time":
+		return DefaultLeastTime(), true
+	case "least_loaded":
+		return LeastLoaded{}, true
+	case "power_of_two":
+		return PowerOfTwo{}, true
+	case "round_robin":
+		return RoundRobin{}, true
+	case "random":
+		return Random{}, true
+	default:
+		return nil, false
+	}
+}
