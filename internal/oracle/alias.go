@@ -1,0 +1,51 @@
+package oracle
+
+import (
+	"github.com/kvoracle/kvoracle/internal/index"
+	"github.com/kvoracle/kvoracle/internal/load"
+	"github.com/kvoracle/kvoracle/internal/policy"
+)
+
+// The state rooms' values that callers see. Those further out (wire, server) know them by these names only.
+type (
+	// DecisionID names a decision and the booking it made.
+	DecisionID = load.DecisionID
+	// LoadConfidence says where a load came from.
+	LoadConfidence = load.Confidence
+	// Sample is one look at an engine's gauges.
+	Sample = load.Sample
+	// Gauge is one of them, which the engine may not have said.
+	Gauge = load.Gauge
+	// Belief is what is held true of a target after a sample.
+	Belief = load.Belief
+	// Outcome is what became of a step.
+	Outcome = load.Outcome
+	// Digest sums up a set of block ids.
+	Digest = index.Digest
+	// ChoiceReason says what decided.
+	ChoiceReason = policy.Reason
+	// Terms are the summands of a cost.
+	Terms = policy.Terms
+)
+
+// Values of the aliases above.
+const (
+	Reported   = load.Reported
+	BookedOnly = load.BookedOnly
+	Imputed    = load.Imputed
+
+	Applied         = load.Applied
+	Late            = load.Late
+	UnknownDecision = load.Unknown
+
+	OnlyCandidate     = policy.OnlyCandidate
+	LeastCost         = policy.LeastCost
+	TieDeeperMatch    = policy.TieDeeperMatch
+	TieSession        = policy.TieSession
+	TieFewestInFlight = policy.TieFewestInFlight
+	TieLeastRecent    = policy.TieLeastRecent
+	PolicyOrder       = policy.PolicyOrder
+)
+
+// Known makes a gauge that was said.
+func Known(v int) Gauge { return load.Known(v) }

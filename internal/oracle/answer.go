@@ -1,0 +1,171 @@
+package oracle
+
+import (
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/load"
+	"github.com/kvoracle/kvoracle/internal/policy"
+)
+
+// RouteRequest is one question, already validated: see internal/wire for the limits.
+type RouteRequest struct {
+	RequestID string // empty: not idempotent
+	Model     string
+	Prompt    Prompt
+
+	LoRAName, LoRARevision, CacheSalt string
+
+	ExpectedOutput  int // tokens; 0: unknown
+	Session         string
+	Role            fleet.Roles // the role wanted; 0: Aggregated
+	Allowed, Denied []string    // worker names; empty Allowed: all
+	Labels          map[string]string
+	Explain, DryRun bool
+	MaxAlternatives int
+}
+
+// Prompt is tokens, or local hashes with their block size and the token count.
+type Prompt struct {
+	Tokens     []uint32
+	Locals     []block.Local
+	LocalsSize int // block size of Locals; 0 when the prompt is Tokens
+	Length     int // tokens in the whole prompt, at least 1
+}
+
+// TargetRef names a target to the outside.
+type TargetRef struct {
+	ID      fleet.TargetID
+	Worker  string
+	Rank    int
+	Address string
+}
+
+// TierTokens counts tokens by tier.
+type TierTokens [fleet.NumTiers]int
+
+// Total is the sum over the tiers.
+func (t TierTokens) Total() int {
+	n := 0
+	for _, v := range t {
+		n += v
+	}
+	return n
+}
+
+// BlockConfidence is how far the picture of a target's cache can be trusted.
+type BlockConfidence uint8
+
+// The confidences.
+const (
+	Silent  BlockConfidence = iota // never reported
+	Warming                        // first snapshot awaited
+	Stale                          // a gap, a mismatch or a lost stream
+	Fresh                          // every report applied, stream alive or lost for less than the grace
+
+	numConfidences
+)
+
+// String gives the lower-case name.
+func (c BlockConfidence) String() string {
+	switch c {
+	case Silent:
+		return "silent"
+	case Warming:
+		return "warming"
+	case Stale:
+		return "stale"
+	case Fresh:
+		return "fresh"
+	default:
+		return "unknown"
+	}
+}
+
+// Exclusion is why a target cannot be chosen.
+type Exclusion uint8
+
+// The exclusions.
+const (
+	NotExcluded Exclusion = iota
+	ExcludedDraining
+	ExcludedDenied
+	ExcludedNotAllowed
+	ExcludedLabel
+	ExcludedRole
+	ExcludedFull
+	ExcludedLost
+	ExcludedBlockSize
+
+	numExclusions
+)
+
+// String gives a short name.
+func (e Exclusion) String() string {
+	switch e {
+	case NotExcluded:
+		return "none"
+	case ExcludedDraining:
+		return "draining"
+	case ExcludedDenied:
+		return "denied"
+	case ExcludedNotAllowed:
+		return "not allowed"
+	case ExcludedLabel:
+		return "label"
+	case ExcludedRole:
+		return "role"
+	case ExcludedFull:
+		return "full"
+	case ExcludedLost:
+		return "lost"
+	case ExcludedBlockSize:
+		return "block size"
+	default:
+		return "unknown"
+	}
+}
+
+// Row is one candidate with its reasons.
+type Row struct {
+	Target   TargetRef
+	Excluded Exclusion
+	Matched  TierTokens // as reported
+	Usable   TierTokens // what the cost counts of it: capped for this prompt, discounted when stale
+	Expected int        // tokens beyond Usable that prompts already routed there will leave
+	InFlight int
+	Score    policy.Score
+	Blocks   BlockConfidence
+	Load     load.Confidence
+}
+
+// Alternative is a runner-up.
+type Alternative struct {
+	Target  TargetRef
+	Matched TierTokens
+	TTFT    float64 // seconds
+}
+
+// Answer is one decision with its reasons. It is immutable once Route has returned it.
+type Answer struct {
+	Decision     load.DecisionID // 0 for a dry run
+	Repeated     bool            // an earlier decision, given again for its request id
+	Target       TargetRef
+	Matched      TierTokens // as reported, before any discount
+	PromptTokens int
+	TTFT         float64 // predicted, seconds
+	Alternatives []Alternative
+	Blocks       BlockConfidence
+	Load         load.Confidence
+	Policy       string
+	Reason       policy.Reason
+	Rows         []Row // candidates best first, then the excluded; nil when not kept
+	Candidates   int   // eligible targets
+	Uncached     int   // prompt tokens to compute
+	Terms        policy.Terms
+	Lease        time.Duration
+	DecidedAt    time.Time
+	Model        string
+	RequestID    string
+}

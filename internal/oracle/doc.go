@@ -1,0 +1,21 @@
+// Package oracle holds the use cases: route a request, apply what workers report, follow a request's life, show the
+// fleet. Plain Go values in and out; it knows no wire, logs nothing and starts no goroutine.
+//
+// It is where the rooms meet. internal/index knows who holds which prefix, internal/load how busy everybody is,
+// internal/policy how to choose; none of them knows another, and this package carries values between them.
+//
+// Path of a Route: the eligible targets of the model (one immutable fleet.View for the whole request); the prompt's
+// block ids, once per block size in use; who holds how much of them, facts and guesses apart; then, under one lock, the
+// load, the choice and the booking.
+//
+// Invariants:
+//   - choosing and booking are one step: no decision is made on a load that lacks an earlier decision's booking;
+//   - a report counts for the life (incarnation) it was made in and for no other; when a life ends nothing of it can be
+//     credited to the next, though the id may be used again;
+//   - one cause asks for one snapshot: while one is awaited nothing else is asked for and no batch is applied;
+//   - guesses (what prompts under way will leave in a cache) live in an index of their own and never become facts.
+//
+// Lock order: lives, then a feed's mu, then the rooms' own locks; deciding, then the rooms' own. lives may be followed
+// by deciding, never the other way round. No lock is held while a caller's code runs, except Observer methods, which
+// must be quick.
+package oracle

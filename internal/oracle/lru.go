@@ -1,0 +1,58 @@
+package oracle
+
+import (
+	"container/list"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+)
+
+// lru remembers where a session went last, for the newest sessions. The deciding lock guards it.
+type lru struct {
+	max   int
+	order *list.List // of sessionEntry; front is the newest
+	byKey map[string]*list.Element
+}
+
+type sessionEntry struct {
+	key    string
+	target fleet.TargetID
+	worker *fleet.Worker // tells a recycled id from the target it was
+}
+
+func newLRU(limit int) *lru {
+	return &lru{max: limit, order: list.New(), byKey: make(map[string]*list.Element)}
+}
+
+// get finds a session's target, if the life it was in goes on.
+func (l *lru) get(key string, view *fleet.View) (fleet.TargetID, bool) {
+	e := l.byKey[key]
+	if e == nil {
+		return 0, false
+	}
+	s, ok := e.Value.(sessionEntry)
+	if !ok {
+		return 0, false
+	}
+	w := view.Target(s.target)
+	if w == nil || !sameLife(w, s.worker) {
+		return 0, false
+	}
+	return s.target, true
+}
+
+// put remembers; the oldest session beyond the bound is forgotten.
+func (l *lru) put(key string, target fleet.TargetID, w *fleet.Worker) {
+	if e := l.byKey[key]; e != nil {
+		e.Value = sessionEntry{key, target, w}
+		l.order.MoveToFront(e)
+		return
+	}
+	l.byKey[key] = l.order.PushFront(sessionEntry{key, target, w})
+	if l.order.Len() > l.max {
+		oldest := l.order.Back()
+		l.order.Remove(oldest)
+		if s, ok := oldest.Value.(sessionEntry); ok {
+			delete(l.byKey, s.key)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package oracle
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
+	"github.com/kvoracle/kvoracle/internal/load"
+	"github.com/kvoracle/kvoracle/internal/policy"
+)
+
+// Config is everything an Oracle can be told. The zero value runs: every zero means its default.
+type Config struct {
+	// Policy decides; nil means least predicted time.
+	Policy policy.Policy
+	// Costs are cost priors by performance class. A class that is not here has the default prior.
+	Costs map[string]policy.CostModel
+	// Secret is mixed into every keyspace, so that block ids mean nothing outside this deployment. Reporters that send
+	// canonical ids must know it. Empty: none.
+	Secret string
+
+	// MaxWorkers bounds the fleet; default 16,384.
+	MaxWorkers int
+	// Index and Load bound the state rooms; see there.
+	Index index.Config
+	Load  load.Config
+
+	// StaleCredit is the share of a STALE target's overlap that counts, above 0 to 1; default 0.5.
+	StaleCredit float64
+	// StreamGrace is how long a target stays FRESH after its block stream was cut; default 10 s.
+	StreamGrace time.Duration
+	// WorkerLease is how long a worker that has reported stays a candidate with no stream open; default 60 s.
+	WorkerLease time.Duration
+	// ForgetAfter is how long a lost worker is kept before it is removed; default 15 min.
+	ForgetAfter time.Duration
+	// Sessions bounds the memory of which session went where; default 65,536.
+	Sessions int
+	// HistoryDecisions bounds the decisions kept for ExplainDecision and repeated request ids; default 65,536 (about
+	// 500 bytes each).
+	HistoryDecisions int
+	// HistoryRows bounds the candidate rows kept with them; default 65,536 (about 250 bytes each).
+	HistoryRows int
+	// GuessLinger is how long what a prompt has left in a cache is expected there after its request has finished, for
+	// block reports to arrive; default 2 s. It should cover the reporters' delay.
+	GuessLinger time.Duration
+	// GuessBlocks bounds the blocks remembered of prompts under way (about 130 bytes each); default 1 Mi.
+	GuessBlocks int
+}
+
+func (c Config) withDefaults() Config {
+	if c.Policy == nil {
+		c.Policy, _ = policy.ByName("least_time")
+	}
+	def := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	defD := func(v *time.Duration, d time.Duration) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&c.MaxWorkers, 16_384)
+	def(&c.Sessions, 65_536)
+	def(&c.HistoryDecisions, 65_536)
+	def(&c.HistoryRows, 65_536)
+	def(&c.GuessBlocks, 1<<20)
+	defD(&c.GuessLinger, 2*time.Second)
+	defD(&c.StreamGrace, 10*time.Second)
+	defD(&c.WorkerLease, time.Minute)
+	defD(&c.ForgetAfter, 15*time.Minute)
+	defD(&c.Load.Lease, time.Minute)
+	if c.StaleCredit <= 0 || c.StaleCredit > 1 {
+		c.StaleCredit = 0.5
+	}
+	return c
+}
+
+// Oracle is the whole service without a wire. All methods may be called concurrently.
+type Oracle struct {
+	cfg      Config
+	obs      Observer
+	fleet    *fleet.Registry
+	index    *index.Index // what targets said they hold
+	guesses  *guesses     // what prompts under way will leave
+	load     *load.Tracker
+	costs    map[string]*policy.CostModel
+	fallback *policy.CostModel // of a class without a prior
+
+	feedsMu sync.RWMutex
+	feeds   []*feed // by TargetID; nil where unused
+
+	lives sync.Mutex // serialises births and deaths of workers; taken before every other lock
+
+	gatewaysMu sync.Mutex
+	gateways   map[string]uint64 // incarnation of each gateway that reports progress
+
+	deciding sync.Mutex // choose and book are one step; guards what follows
+	turn     uint64     // decisions booked so far
+	nextID   uint64
+	sessions *lru
+	history  *history
+
+	work sync.Pool // of *work
+}
+
+// New makes an oracle with an empty fleet. obs may be nil.
+func New(cfg Config, obs Observer) *Oracle {
+	cfg = cfg.withDefaults()
+	if obs == nil {
+		obs = NopObserver{}
+	}
+	fallback := policy.DefaultCostModel()
+	o := &Oracle{
+		cfg:      cfg,
+		obs:      obs,
+		fleet:    fleet.NewRegistry(cfg.MaxWorkers),
+		index:    index.New(cfg.Index),
+		guesses:  newGuesses(cfg.GuessBlocks, cfg.GuessLinger),
+		load:     load.New(cfg.Load),
+		costs:    make(map[string]*policy.CostModel, len(cfg.Costs)),
+		fallback: &fallback,
+		nextID:   firstDecision(),
+		gateways: make(map[string]uint64),
+		sessions: newLRU(cfg.Sessions),
+		history:  newHistory(cfg.HistoryDecisions, cfg.HistoryRows),
+	}
+	for class, m := range cfg.Costs {
+		o.costs[class] = &m
+	}
+	return o
+}
+
+// feed finds a target's feed, or nil.
+func (o *Oracle) feed(id fleet.TargetID) *feed {
+	o.feedsMu.RLock()
+	defer o.feedsMu.RUnlock()
+	if int(id) >= len(o.feeds) {
+		return nil
+	}
+	return o.feeds[id]
+}
+
+// Tick does what time alone asks for: expired leases and guesses, lost workers, memory of dropped ledgers. Call it a few
+// times a second.
+func (o *Oracle) Tick(now time.Time) {
+	if n := o.load.Expire(now); n > 0 {
+		o.obs.Released(n, "lease")
+	}
+	o.guesses.expire(now)
+	o.watchLives(now)
+	const reclaimPerTick = 200_000
+	o.index.Reclaim(reclaimPerTick)
+	o.guesses.index.Reclaim(reclaimPerTick)
+}
+
+// cost is the cost prior of a class.
+func (o *Oracle) cost(class string) *policy.CostModel {
+	if m := o.costs[class]; m != nil {
+		return m
+	}
+	return o.fallback
+}
+
+func utoa(v uint64) string { return strconv.FormatUint(v, 10) }

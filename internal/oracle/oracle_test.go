@@ -1,0 +1,480 @@
+package oracle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
+	"github.com/kvoracle/kvoracle/internal/policy"
+)
+
+var t0 = time.Unix(1_800_000_000, 0)
+
+const size = 4 // tokens per block
+
+// prompt spells block contents: each number is one block.
+func prompt(contents ...uint32) Prompt {
+	var ids []uint32
+	for _, c := range contents {
+		for i := range uint32(size) {
+			ids = append(ids, c*size+i)
+		}
+	}
+	return Prompt{Tokens: ids, Length: len(ids)}
+}
+
+func chain(contents ...uint32) []block.ID {
+	ks := block.Identity{Model: "m", BlockSize: size}.Keyspace()
+	return block.AppendTokenChain(nil, ks, prompt(contents...).Tokens, size)
+}
+
+func open(t *testing.T, o *Oracle, name string, incarnation uint64, now time.Time) *BlockSession {
+	t.Helper()
+	s, _, err := o.OpenBlocks(&Hello{
+		Spec: fleet.Spec{Worker: name, Model: "m", BlockSize: size, DPSize: 1}, Incarnation: incarnation, NextSequence: 1,
+	}, now)
+	if err != nil {
+		t.Fatalf("hello of %s: %v", name, err)
+	}
+	return s
+}
+
+// store reports a chain from the start as one batch.
+func store(t *testing.T, s *BlockSession, seq uint64, ids []block.ID, now time.Time) Ack {
+	t.Helper()
+	ack, err := s.Batch(seq, seq, []Op{{Kind: OpStore, IsRoot: true, IDs: ids}}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ack
+}
+
+func route(t *testing.T, o *Oracle, p Prompt, change func(*RouteRequest), now time.Time) *Answer {
+	t.Helper()
+	r := &RouteRequest{Model: "m", Prompt: p, MaxAlternatives: 2}
+	if change != nil {
+		change(r)
+	}
+	a, err := o.Route(context.Background(), r, now)
+	if err != nil {
+		t.Fatalf("Route: %v", err)
+	}
+	return a
+}
+
+func dry(r *RouteRequest) { r.DryRun = true }
+
+func TestConfidenceFollowsTheStream(t *testing.T) {
+	o := New(Config{StreamGrace: 10 * time.Second, WorkerLease: time.Minute, ForgetAfter: time.Hour}, nil)
+	s := open(t, o, "w", 1, t0)
+	store(t, s, 1, chain(1, 2), t0)
+	at := t0.Add
+	look := func(now time.Time) BlockConfidence { return route(t, o, prompt(1, 2, 3), dry, now).Blocks }
+
+	// An idle stream is a living one, however long it is quiet.
+	o.Tick(at(15 * time.Minute))
+	if got := look(at(15 * time.Minute)); got != Fresh {
+		t.Errorf("quiet for 15 minutes: %v, want fresh", got)
+	}
+	lost := 15 * time.Minute
+	s.Close(at(lost))
+	for _, tt := range []struct {
+		after time.Duration
+		want  BlockConfidence
+	}{{9 * time.Second, Fresh}, {11 * time.Second, Stale}, {59 * time.Second, Stale}} {
+		o.Tick(at(lost + tt.after))
+		if got := look(at(lost + tt.after)); got != tt.want {
+			t.Errorf("%v after the cut: %v, want %v", tt.after, got, tt.want)
+		}
+	}
+	// Overlap of a stale worker is discounted, not thrown away.
+	a := route(t, o, prompt(1, 2, 3), dry, at(lost+30*time.Second))
+	if a.Matched.Total() != 2*size || a.Rows[0].Usable.Total() != size {
+		t.Errorf("stale: matched %d usable %d, want 8 and half of it", a.Matched.Total(), a.Rows[0].Usable.Total())
+	}
+	o.Tick(at(lost + 61*time.Second))
+	if _, err := o.Route(context.Background(), &RouteRequest{Model: "m", Prompt: prompt(1)}, at(lost+61*time.Second)); !isKind(err, Unavailable) {
+		t.Errorf("a lost worker: err = %v, want unavailable", err)
+	}
+	// It comes back and goes on where it was.
+	s2, acc, err := o.OpenBlocks(&Hello{
+		Spec: fleet.Spec{Worker: "w", Model: "m", BlockSize: size, DPSize: 1}, Incarnation: 1, NextSequence: 2,
+	}, at(lost+62*time.Second))
+	if err != nil || acc.SnapshotRequired || acc.ResumeFrom != 2 {
+		t.Fatalf("resume: %+v, %v", acc, err)
+	}
+	if got := route(t, o, prompt(1, 2, 3), dry, at(lost+62*time.Second)); got.Blocks != Fresh || got.Matched.Total() != 2*size {
+		t.Errorf("after it came back: %v, %d tokens", got.Blocks, got.Matched.Total())
+	}
+	s2.Close(at(2 * time.Hour))
+	o.Tick(at(4 * time.Hour))
+	if _, err := o.Worker("w", at(4*time.Hour)); !isKind(err, NotFound) {
+		t.Errorf("a worker lost for long: err = %v, want not found", err)
+	}
+}
+
+func isKind(err error, k Kind) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Kind == k
+}
+
+func TestGuessesJoinABurst(t *testing.T) {
+	// Eight equal prompts arrive before any report: at most two workers should compute the prefix.
+	o := New(Config{}, nil)
+	for i := range 8 {
+		open(t, o, fmt.Sprint("w", i), 1, t0)
+	}
+	p := prompt(slices.Repeat([]uint32{5}, 400)...)
+	used := map[string]bool{}
+	var first *Answer
+	for range 8 {
+		a := route(t, o, p, nil, t0)
+		if first == nil {
+			first = a
+		}
+		used[a.Target.Worker] = true
+	}
+	if len(used) > 2 {
+		t.Errorf("a burst of one prompt went to %d workers, want at most 2", len(used))
+	}
+	// The guess is no fact: nothing is reported as matched.
+	if a := route(t, o, p, dry, t0); a.Matched.Total() != 0 {
+		t.Errorf("guesses count as matched: %d tokens", a.Matched.Total())
+	}
+	// Nobody confirms it: it expires.
+	later := t0.Add(guessMost + time.Second)
+	o.Tick(later)
+	if st := o.guesses.index.Stats(); st.HolderBlocks != 0 || len(o.guesses.living) != 0 {
+		t.Errorf("after expiry %d guessed blocks, %d guesses are left", st.HolderBlocks, len(o.guesses.living))
+	}
+}
+
+func TestGuessDiesWithItsCause(t *testing.T) {
+	for _, tt := range []struct {
+		step  Step
+		after time.Duration
+		left  int
+	}{
+		{Cancelled, 0, 0},
+		{Failed, 0, 0},
+		{FirstToken, time.Minute, 3}, // a running request holds what it computed
+		{Finished, 0, 3},
+		{Finished, 2 * time.Second, 0},
+	} {
+		o := New(Config{}, nil)
+		open(t, o, "w", 1, t0)
+		a := route(t, o, prompt(1, 2, 3), nil, t0)
+		if out, err := o.Progress(&Event{Decision: a.Decision, Step: tt.step, Cached: -1}, t0); err != nil || out != Applied {
+			t.Fatalf("%v: %v, %v", tt.step, out, err)
+		}
+		o.Tick(t0.Add(tt.after))
+		if got := o.guesses.index.Stats().HolderBlocks; got != tt.left {
+			t.Errorf("%v and %v: %d guessed blocks, want %d", tt.step, tt.after, got, tt.left)
+		}
+	}
+}
+
+func TestGuessesAreBounded(t *testing.T) {
+	o := New(Config{GuessBlocks: 10}, nil)
+	open(t, o, "w", 1, t0)
+	for i := range uint32(8) {
+		route(t, o, prompt(i*10, i*10+1, i*10+2), nil, t0)
+	}
+	if o.guesses.blocks > 10 || o.guesses.index.Stats().HolderBlocks > 10 {
+		t.Errorf("%d blocks remembered, bound 10", o.guesses.blocks)
+	}
+	// Forgetting one by one must come out even.
+	for id := range o.guesses.living {
+		o.guesses.cancel(id)
+	}
+	if o.guesses.blocks != 0 || o.guesses.index.Stats().HolderBlocks != 0 {
+		t.Errorf("%d blocks are left behind", o.guesses.blocks)
+	}
+}
+
+func TestGuessQueueIsOrdered(t *testing.T) {
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	g := newGuesses(100, time.Second)
+	var want []int64
+	for range 500 {
+		n := rnd.Int64N(100)
+		want = append(want, n)
+		g.push(due{at: t0.Add(time.Duration(n))})
+	}
+	slices.Sort(want)
+	for i, n := range want {
+		if got := g.pop().at.Sub(t0); int64(got) != n {
+			t.Fatalf("seed %d: entry %d is due at %d, want %d", seed, i, got, n)
+		}
+	}
+}
+
+func TestHistoryIsBounded(t *testing.T) {
+	h := newHistory(5, 8)
+	for i := range 1000 {
+		h.add(&Answer{Decision: DecisionID(i + 1), Rows: make([]Row, 3)})
+		rows := 0
+		for _, a := range h.byID {
+			rows += len(a.Rows)
+		}
+		if len(h.byID) > 5 || rows > 8 || rows != h.rows || len(h.order) > 11 {
+			t.Fatalf("after %d: %d decisions, %d rows (booked %d), %d in order", i+1, len(h.byID), rows, h.rows, len(h.order))
+		}
+		if a := h.get(DecisionID(i + 1)); len(a.Rows) != 3 {
+			t.Fatalf("the newest decision has %d rows", len(a.Rows))
+		}
+	}
+	if h.get(995) != nil || h.get(996) == nil {
+		t.Error("it does not keep just the newest five")
+	}
+	if got := len(h.get(996).Rows); got != 0 {
+		t.Errorf("an old decision keeps %d rows", got)
+	}
+	// One decision with more rows than fit keeps them: an explanation is always there for the newest.
+	h.add(&Answer{Decision: 5000, Rows: make([]Row, 100)})
+	if got := len(h.get(5000).Rows); got != 100 {
+		t.Errorf("a wide decision keeps %d rows", got)
+	}
+}
+
+func TestSessionsAreBounded(t *testing.T) {
+	r := fleet.NewRegistry(10)
+	c, err := r.Register(fleet.Spec{Worker: "w", DPSize: 1}, 1, t0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLRU(3)
+	for i := range 100 {
+		l.put(fmt.Sprint(i), c.Worker.Targets[0], c.Worker)
+		l.put("often", c.Worker.Targets[0], c.Worker)
+	}
+	if l.order.Len() != 3 || len(l.byKey) != 3 {
+		t.Errorf("%d sessions, bound 3", l.order.Len())
+	}
+	if _, ok := l.get("often", r.View()); !ok {
+		t.Error("the session that is used is forgotten")
+	}
+	if _, err := r.Register(fleet.Spec{Worker: "w", DPSize: 1}, 2, t0); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := l.get("often", r.View()); ok {
+		t.Error("a session is bound to a life that has ended")
+	}
+}
+
+func TestForgottenAnswerIsNotBookedTwice(t *testing.T) {
+	o := New(Config{HistoryDecisions: 1}, nil)
+	open(t, o, "w", 1, t0)
+	id := func(r *RouteRequest) { r.RequestID = "q" }
+	route(t, o, prompt(1), id, t0)
+	route(t, o, prompt(2), nil, t0) // pushes the answer out
+	route(t, o, prompt(1), id, t0)
+	if got := o.load.Stats().Bookings; got != 2 {
+		t.Errorf("%d bookings, want 2: one for each request", got)
+	}
+}
+
+// TestLivesUnderLoad runs decisions against the births and deaths of workers: an answer must name a worker
+// that existed, and every booking must be on a living target.
+func TestLivesUnderLoad(t *testing.T) {
+	o := New(Config{}, nil)
+	for i := range 4 {
+		open(t, o, fmt.Sprint("keep", i), 1, t0)
+	}
+	var routers, churners sync.WaitGroup
+	stop := make(chan struct{})
+	for g := range 3 {
+		routers.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(g), 2))
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				a, err := o.Route(context.Background(), &RouteRequest{Model: "m", Prompt: prompt(rnd.Uint32N(5), rnd.Uint32N(5))}, t0)
+				if err != nil {
+					t.Errorf("Route: %v", err)
+					return
+				}
+				if a.Matched.Total() > 0 && a.Target.Worker[0] != 'c' {
+					t.Errorf("%s is credited with %d tokens it never reported", a.Target.Worker, a.Matched.Total())
+					return
+				}
+				if _, err := o.Progress(&Event{Decision: a.Decision, Step: Finished, Cached: -1}, t0); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for g := range 2 {
+		churners.Go(func() {
+			for i := range 300 {
+				name := fmt.Sprint("c", g)
+				s, _, err := o.OpenBlocks(&Hello{
+					Spec:        fleet.Spec{Worker: name, Model: "m", BlockSize: size, DPSize: 1},
+					Incarnation: uint64(i + 1), NextSequence: 1,
+				}, t0)
+				if err != nil {
+					t.Errorf("hello: %v", err)
+					return
+				}
+				if _, err := s.Batch(1, 1, []Op{{Kind: OpStore, IsRoot: true, IDs: chain(uint32(i%5), 2)}}, t0); err != nil && !isKind(err, Aborted) {
+					t.Errorf("batch: %v", err)
+					return
+				}
+				if i%3 == 0 {
+					if _, _, err := o.Remove(name); err != nil {
+						t.Errorf("remove: %v", err)
+						return
+					}
+				}
+				o.Tick(t0)
+			}
+		})
+	}
+	churners.Wait()
+	close(stop)
+	routers.Wait()
+	if st := o.load.Stats(); st.Bookings != 0 {
+		t.Errorf("%d bookings are left behind", st.Bookings)
+	}
+}
+
+// TestScoresAreFinite feeds extremes through the whole path.
+func TestScoresAreFinite(t *testing.T) {
+	o := New(Config{Costs: map[string]policy.CostModel{"odd": {}}}, nil)
+	for i, class := range []string{"", "odd"} {
+		s, _, err := o.OpenBlocks(&Hello{
+			Spec: fleet.Spec{Worker: fmt.Sprint("w", i), Model: "m", BlockSize: size, DPSize: 1, Class: class}, Incarnation: 1, NextSequence: 1,
+		}, t0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store(t, s, 1, chain(1), t0)
+		l, err := o.OpenLoad(fmt.Sprint("w", i), 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Sample(Sample{Running: Known(math.MaxInt), WaitingPrefillTokens: Known(math.MaxInt), UsedBlocks: Known(5), TotalBlocks: Known(0)}, t0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := route(t, o, prompt(1), func(r *RouteRequest) { r.ExpectedOutput = math.MaxInt32 }, t0)
+	for _, row := range a.Rows {
+		for _, v := range []float64{row.Score.Cost, row.Score.TTFT, row.Score.Terms.Sum(), a.TTFT} {
+			if math.IsNaN(v) || math.IsInf(v, 0) {
+				t.Errorf("%s: %+v is not finite", row.Target.Worker, row.Score)
+			}
+		}
+	}
+}
+
+func TestDigestsOfBothSidesAgree(t *testing.T) {
+	o := New(Config{}, nil)
+	s := open(t, o, "w", 1, t0)
+	ids := chain(1, 2, 3)
+	store(t, s, 1, ids, t0)
+	d := index.Digest{}
+	for _, id := range ids {
+		d.Count++
+		d.XOR ^= uint64(id)
+		d.Sum += uint64(id)
+	}
+	if ack, err := s.Digest(1, fleet.Device, d, t0); err != nil || ack.Counters.DigestsMatched != 1 {
+		t.Errorf("equal digests: %+v, %v", ack, err)
+	}
+	d.Sum++
+	ack, err := s.Digest(1, fleet.Device, d, t0)
+	if err != nil || ack.Resync == nil || ack.Resync.Reason != ResyncDigestMismatch || ack.Confidence != Stale {
+		t.Errorf("different digests: %+v, %v", ack, err)
+	}
+}
+
+func TestOldRepeatCostsASnapshot(t *testing.T) {
+	o := New(Config{}, nil)
+	s := open(t, o, "w", 1, t0)
+	for seq := uint64(1); seq <= fingerprints+10; seq++ {
+		if _, err := s.Batch(seq, seq, nil, t0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ack, _ := s.Batch(fingerprints+10, fingerprints+10, nil, t0); ack.Resync != nil || ack.Counters.DuplicateBatches != 1 {
+		t.Errorf("a recent repeat: %+v", ack)
+	}
+	// Too old to be recognised: safe is to ask.
+	if ack, _ := s.Batch(3, 3, nil, t0); ack.Resync == nil || ack.Resync.Reason != ResyncRenumbered {
+		t.Errorf("an old repeat: %+v", ack)
+	}
+}
+
+func TestSnapshotIsSwappedWhole(t *testing.T) {
+	o := New(Config{}, nil)
+	s := open(t, o, "w", 1, t0)
+	store(t, s, 1, chain(1, 2), t0)
+	matched := func(contents ...uint32) int {
+		return route(t, o, prompt(contents...), dry, t0).Matched.Total() / size
+	}
+	if _, err := s.SnapshotBegin(1, t0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.SnapshotChunk([]Op{{Kind: OpStore, IsRoot: true, IDs: chain(7, 8)}}, t0); err != nil {
+		t.Fatal(err)
+	}
+	if matched(1, 2) != 2 || matched(7, 8) != 0 {
+		t.Error("the snapshot shows before its end")
+	}
+	// A count that does not match refuses it; the old view stays, as stale, and another is asked for.
+	ack, err := s.SnapshotEnd(3, t0)
+	if err != nil || ack.Resync == nil || ack.Resync.Reason != ResyncBadSnapshot || ack.Confidence != Stale || matched(1, 2) != 2 {
+		t.Errorf("short snapshot: %+v, %v", ack, err)
+	}
+	if _, err := s.SnapshotBegin(1, t0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.SnapshotChunk([]Op{{Kind: OpStore, IsRoot: true, IDs: chain(7, 8)}}, t0); err != nil {
+		t.Fatal(err)
+	}
+	if ack, err = s.SnapshotEnd(2, t0); err != nil || ack.Confidence != Fresh || matched(1, 2) != 0 || matched(7, 8) != 2 {
+		t.Errorf("good snapshot: %+v, %v; old %d new %d", ack, err, matched(1, 2), matched(7, 8))
+	}
+	// Parts of a snapshot without a beginning are refused by name.
+	if ack, _ := s.SnapshotChunk(nil, t0); len(ack.Refusals) != 1 || ack.Refusals[0].Reason != RefusalSnapshot {
+		t.Errorf("chunk without begin: %+v", ack)
+	}
+	if ack, _ := s.SnapshotEnd(0, t0); len(ack.Refusals) != 1 || ack.Refusals[0].Reason != RefusalSnapshot {
+		t.Errorf("end without begin: %+v", ack)
+	}
+}
+
+func TestGatewayThatRestartsLosesItsBookings(t *testing.T) {
+	o := New(Config{}, nil)
+	open(t, o, "w", 1, t0)
+	if err := o.OpenGateway("g", 5); err != nil {
+		t.Fatal(err)
+	}
+	a := route(t, o, prompt(1), nil, t0)
+	if _, err := o.Progress(&Event{Decision: a.Decision, Step: Dispatched, Gateway: "g"}, t0); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.OpenGateway("g", 4); !isKind(err, FailedPrecondition) {
+		t.Errorf("an older life of the gateway: err = %v", err)
+	}
+	if err := o.OpenGateway("g", 5); err != nil || o.load.Stats().Bookings != 1 {
+		t.Errorf("the same life again: %v, %d bookings", err, o.load.Stats().Bookings)
+	}
+	if err := o.OpenGateway("g", 6); err != nil || o.load.Stats().Bookings != 0 {
+		t.Errorf("a new life: %v, %d bookings", err, o.load.Stats().Bookings)
+	}
+}

@@ -1,0 +1,174 @@
+package oracle
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/load"
+)
+
+// Step is a step in the life of a routed request.
+type Step uint8
+
+// The steps, in order.
+const (
+	Dispatched Step = iota
+	FirstToken
+	Generating
+	Finished
+	Cancelled
+	Failed
+)
+
+// String gives the lower-case name.
+func (s Step) String() string {
+	switch s {
+	case Dispatched:
+		return "dispatched"
+	case FirstToken:
+		return "first_token"
+	case Generating:
+		return "generating"
+	case Finished:
+		return "finished"
+	case Cancelled:
+		return "cancelled"
+	case Failed:
+		return "failed"
+	default:
+		return "unknown"
+	}
+}
+
+// Event is one step of one request, told by the gateway.
+type Event struct {
+	Decision DecisionID
+	Step     Step
+	Gateway  string // who tells; empty: unknown
+
+	Worker string // Dispatched: the worker really used; empty: the chosen one
+	Rank   int
+
+	TTFT         float64 // FirstToken: seconds as the gateway measured; 0: not measured
+	OutputTokens int     // Generating, Finished
+	Cached       int     // Finished: prompt tokens the engine took from its cache; negative: not said
+}
+
+// Progress applies one step. Steps only move forward; what is late or unknown is said in the outcome and changes
+// nothing. The error is for a target that is not there.
+func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
+	var out Outcome
+	switch e.Step {
+	case Dispatched:
+		id, has, err := o.dispatchTarget(e)
+		if err != nil {
+			return UnknownDecision, err
+		}
+		out = o.load.Dispatched(e.Decision, id, has, e.Gateway, now)
+	case FirstToken:
+		var waited time.Duration
+		out, waited = o.load.FirstToken(e.Decision, now)
+		if out == Applied {
+			if a := o.Decision(e.Decision); a != nil {
+				ttft := e.TTFT
+				if ttft == 0 {
+					ttft = waited.Seconds()
+				}
+				o.obs.FirstToken(a.TTFT, ttft)
+			}
+		}
+	case Generating:
+		out = o.load.Generating(e.Decision, e.OutputTokens, now)
+	case Finished:
+		out = o.load.Finish(e.Decision, e.OutputTokens, now)
+		o.guesses.linger(e.Decision, now)
+		if a := o.Decision(e.Decision); a != nil && out == Applied && e.Cached >= 0 {
+			o.obs.Prediction(a.PromptTokens-a.Uncached, e.Cached)
+		}
+	case Cancelled:
+		out = o.load.Cancel(e.Decision, now)
+		o.guesses.cancel(e.Decision)
+	case Failed:
+		out = o.load.Fail(e.Decision, now)
+		o.guesses.cancel(e.Decision)
+	}
+	o.obs.Progress(e.Step, out)
+	return out, nil
+}
+
+func (o *Oracle) dispatchTarget(e *Event) (fleet.TargetID, bool, error) {
+	if e.Worker == "" {
+		return 0, false, nil
+	}
+	w := o.fleet.View().Worker(e.Worker)
+	if w == nil {
+		return 0, false, workerUnknown(e.Worker)
+	}
+	if e.Rank >= len(w.Targets) {
+		return 0, false, rankUnknown("dispatched.target.dp_rank", e.Rank, len(w.Targets))
+	}
+	return w.Targets[e.Rank], true, nil
+}
+
+// maxGateways bounds the gateways whose incarnation is remembered.
+const maxGateways = 65_536
+
+// OpenGateway begins a gateway's progress stream. A higher incarnation releases what its former life had booked and not
+// finished; a lower one is refused.
+func (o *Oracle) OpenGateway(gateway string, incarnation uint64) error {
+	o.gatewaysMu.Lock()
+	defer o.gatewaysMu.Unlock()
+	known, ok := o.gateways[gateway]
+	switch {
+	case ok && incarnation < known:
+		return Fault(FailedPrecondition, ReasonOldIncarnation, "hello.incarnation", utoa(incarnation), "want at least "+utoa(known)+", the known one")
+	case !ok && len(o.gateways) >= maxGateways:
+		return Fault(Exhausted, ReasonGatewaysFull, "hello.gateway_id", "", "too many gateways are known already")
+	case ok && incarnation > known:
+		if n := o.load.ReleaseGateway(gateway); n > 0 {
+			o.obs.Released(n, "gateway")
+		}
+	}
+	o.gateways[gateway] = incarnation
+	return nil
+}
+
+// Explain finds a recent decision with its candidates best first, or nil. Old decisions have lost their candidates.
+func (o *Oracle) Explain(id DecisionID) *Answer {
+	a := o.Decision(id)
+	if a == nil || a.Rows == nil {
+		return a
+	}
+	sorted := *a
+	sorted.Rows = slices.Clone(a.Rows)
+	ranked := sorted.Rows[min(1+len(a.Alternatives), a.Candidates):a.Candidates]
+	slices.SortStableFunc(ranked, func(x, y Row) int { return cmp.Compare(x.Score.Cost, y.Score.Cost) })
+	return &sorted
+}
+
+// Decision finds a recent decision, or nil.
+func (o *Oracle) Decision(id DecisionID) *Answer {
+	o.deciding.Lock()
+	defer o.deciding.Unlock()
+	return o.history.get(id)
+}
+
+// release gives up a booking.
+func (o *Oracle) release(id DecisionID, now time.Time) {
+	o.load.Cancel(id, now)
+	o.guesses.cancel(id)
+}
+
+func bookingFault(err error) error {
+	switch {
+	case errors.Is(err, load.ErrFull):
+		return Fault(Exhausted, ReasonBookingsFull, "", "", "too many requests are booked already")
+	case errors.Is(err, load.ErrUnknownTarget):
+		return errLeft
+	default:
+		return Fault(Internal, ReasonInternal, "", "", err.Error())
+	}
+}

@@ -1,0 +1,444 @@
+package oracle
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
+	"github.com/kvoracle/kvoracle/internal/load"
+	"github.com/kvoracle/kvoracle/internal/policy"
+)
+
+// Route decides one request and books it, in this order: which targets may take it; the prompt's block ids, once per
+// block size in use; who holds how much of them; then, in one step that no other decision can get into, how busy
+// everybody is, the choice, and the booking.
+func (o *Oracle) Route(ctx context.Context, r *RouteRequest, now time.Time) (*Answer, error) {
+	start := time.Now()
+	if ctx.Err() != nil {
+		return nil, Fault(Expired, ReasonDeadline, "", "", "the caller's deadline has passed")
+	}
+	w, ok := o.work.Get().(*work)
+	if !ok {
+		w = &work{}
+	}
+	defer o.work.Put(w)
+
+	var a *Answer
+	for range routeTries {
+		w.reset()
+		view := o.fleet.View()
+		if err := o.eligible(view, r, now, w); err != nil {
+			return nil, err
+		}
+		o.match(r, w)
+		var err error
+		if a, err = o.decide(view, r, now, w); err == nil {
+			break
+		}
+		if !errors.Is(err, errLeft) {
+			return nil, err
+		}
+	}
+	if a == nil {
+		return nil, Fault(Unavailable, ReasonNoEligibleWorker, "", "", "workers left faster than a decision could be made; ask again")
+	}
+	if !a.Repeated {
+		o.obs.Decided(a, time.Since(start))
+	}
+	return a, nil
+}
+
+// errLeft says that the chosen target's life ended while the decision was made.
+var errLeft = errors.New("oracle: the chosen target left")
+
+// routeTries is how often a decision is begun again for that.
+const routeTries = 4
+
+// work is the memory of one decision, reused.
+type work struct {
+	targets  []candidate // eligible
+	excluded []candidate
+	counts   [numExclusions]int
+	prompts  []promptAt // one per block size in use
+
+	ids    []fleet.TargetID
+	states []load.State
+	cands  []policy.Candidate
+	picks  []int // cands[i] is targets[picks[i]]
+	choice policy.Decision
+}
+
+// candidate is one target with what is known of it.
+type candidate struct {
+	worker *fleet.Worker
+	rank   int
+	id     fleet.TargetID
+	why    Exclusion
+	blocks BlockConfidence
+	size   int        // index into work.prompts
+	held   TierTokens // as reported
+	usable TierTokens // what the engine can reuse of it, discounted
+	guess  int        // leading tokens beyond usable, expected
+	shared int        // leading tokens that requests under way there hold
+	state  load.State
+}
+
+// promptAt is the prompt at one block size.
+type promptAt struct {
+	size    int
+	locals  []block.Local
+	chain   []block.ID
+	facts   []index.Match
+	guesses []index.Match
+}
+
+func (w *work) reset() {
+	clear(w.targets) // let go of workers
+	clear(w.excluded)
+	w.targets, w.excluded, w.prompts = w.targets[:0], w.excluded[:0], w.prompts[:0]
+	w.counts = [numExclusions]int{}
+}
+
+// eligible sorts the model's targets into candidates and excluded ones.
+func (o *Oracle) eligible(view *fleet.View, r *RouteRequest, now time.Time, w *work) error {
+	workers := view.Model(r.Model)
+	if len(workers) == 0 {
+		return Fault(NotFound, ReasonModelUnknown, "model", strconv.Quote(r.Model), "want a model that a known worker serves")
+	}
+	if r.Prompt.LocalsSize != 0 && !slices.ContainsFunc(workers, func(x *fleet.Worker) bool { return x.BlockSize == r.Prompt.LocalsSize }) {
+		return Fault(FailedPrecondition, ReasonBlockSizeMismatch, "block_hashes.block_size", strconv.Itoa(r.Prompt.LocalsSize),
+			"want one in use for this model: "+sizesInUse(workers))
+	}
+	o.feedsMu.RLock()
+	defer o.feedsMu.RUnlock()
+	for _, x := range workers {
+		why := exclusion(x, r)
+		for rank, id := range x.Targets {
+			if int(id) >= len(o.feeds) || o.feeds[id] == nil {
+				continue // it is being born, or has just gone
+			}
+			c := candidate{worker: x, rank: rank, id: id, why: why, blocks: o.feeds[id].confidence(now)}
+			if why != NotExcluded {
+				w.counts[why]++
+				w.excluded = append(w.excluded, c)
+				continue
+			}
+			c.size = w.promptFor(x.BlockSize)
+			w.targets = append(w.targets, c)
+		}
+	}
+	if len(w.targets) == 0 {
+		return w.nobody(r)
+	}
+	return nil
+}
+
+// exclusion is why a worker cannot take the request, as far as its load does not matter.
+func exclusion(x *fleet.Worker, r *RouteRequest) Exclusion {
+	role := r.Role
+	if role == 0 {
+		role = fleet.Aggregated
+	}
+	switch {
+	case x.IsDraining:
+		return ExcludedDraining
+	case x.IsLost:
+		return ExcludedLost
+	case slices.Contains(r.Denied, x.Worker):
+		return ExcludedDenied
+	case len(r.Allowed) > 0 && !slices.Contains(r.Allowed, x.Worker):
+		return ExcludedNotAllowed
+	case !x.Roles.Serves(role):
+		return ExcludedRole
+	case r.Prompt.LocalsSize != 0 && x.BlockSize != r.Prompt.LocalsSize:
+		return ExcludedBlockSize
+	}
+	for k, v := range r.Labels {
+		if got, ok := x.Labels[k]; !ok || got != v {
+			return ExcludedLabel
+		}
+	}
+	return NotExcluded
+}
+
+func sizesInUse(workers []*fleet.Worker) string {
+	var sizes []int
+	for _, x := range workers {
+		if !slices.Contains(sizes, x.BlockSize) {
+			sizes = append(sizes, x.BlockSize)
+		}
+	}
+	slices.Sort(sizes)
+	return strings.Trim(fmt.Sprint(sizes), "[]")
+}
+
+// nobody is the error when every target is excluded, with the count by cause.
+func (w *work) nobody(r *RouteRequest) error {
+	var causes []string
+	for why := NotExcluded + 1; why < numExclusions; why++ {
+		if n := w.counts[why]; n > 0 {
+			causes = append(causes, fmt.Sprintf("%d %s", n, why))
+		}
+	}
+	if len(causes) == 0 {
+		causes = append(causes, "all are joining or leaving; ask again")
+	}
+	return Fault(Unavailable, ReasonNoEligibleWorker, "model", strconv.Quote(r.Model), "no target can take it: "+strings.Join(causes, ", "))
+}
+
+// promptFor finds or adds the prompt at a block size.
+func (w *work) promptFor(size int) int {
+	for i := range w.prompts {
+		if w.prompts[i].size == size {
+			return i
+		}
+	}
+	n := len(w.prompts)
+	if n < cap(w.prompts) {
+		w.prompts = w.prompts[:n+1] // keeps the buffers of an earlier decision
+	} else {
+		w.prompts = append(w.prompts, promptAt{})
+	}
+	p := &w.prompts[n]
+	p.size, p.locals, p.chain, p.facts, p.guesses = size, p.locals[:0], p.chain[:0], p.facts[:0], p.guesses[:0]
+	return n
+}
+
+// match hashes the prompt once per block size and asks both indexes who holds it.
+func (o *Oracle) match(r *RouteRequest, w *work) {
+	for i := range w.prompts {
+		p := &w.prompts[i]
+		ks := block.Identity{
+			Model: r.Model, BlockSize: p.size, LoRAName: r.LoRAName, LoRARevision: r.LoRARevision,
+			CacheSalt: r.CacheSalt, Secret: o.cfg.Secret,
+		}.Keyspace()
+		if r.Prompt.LocalsSize != 0 {
+			p.chain = block.AppendChain(p.chain, ks, r.Prompt.Locals)
+		} else {
+			p.chain = block.AppendTokenChain(p.chain, ks, r.Prompt.Tokens, p.size)
+		}
+		p.facts = o.index.Match(p.chain, p.facts)
+		p.guesses = o.guesses.index.Match(p.chain, p.guesses)
+	}
+	for i := range w.targets {
+		c := &w.targets[i]
+		p := &w.prompts[c.size]
+		room := block.Usable(r.Prompt.Length, p.size) * p.size
+		for t, n := range find(p.facts, c.id) {
+			c.held[t] = int(n) * p.size
+			c.usable[t] = min(c.held[t], room)
+			room -= c.usable[t]
+		}
+		if c.blocks == Stale {
+			for t := range c.usable {
+				c.usable[t] = int(float64(c.usable[t]) * o.cfg.StaleCredit)
+			}
+		}
+		for _, n := range find(p.guesses, c.id) {
+			c.shared += int(n) * p.size
+		}
+		c.guess = max(0, min(c.shared, block.Usable(r.Prompt.Length, p.size)*p.size)-c.usable.Total())
+	}
+}
+
+// find looks a target up in matches ordered by target.
+func find(ms []index.Match, id fleet.TargetID) [fleet.NumTiers]uint32 {
+	i, ok := slices.BinarySearchFunc(ms, id, func(m index.Match, id fleet.TargetID) int { return cmp.Compare(m.Target, id) })
+	if !ok {
+		return [fleet.NumTiers]uint32{}
+	}
+	return ms[i].Blocks
+}
+
+// decide looks at the load, chooses and books, as one step.
+func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *work) (*Answer, error) {
+	o.deciding.Lock()
+	defer o.deciding.Unlock()
+	if r.RequestID != "" && !r.DryRun {
+		if id, ok := o.load.Living(r.RequestID); ok {
+			if a := o.history.get(id); a != nil {
+				again := *a
+				again.Repeated = true
+				return &again, nil
+			}
+			o.release(id, now) // its answer was forgotten: decide anew rather than book twice
+		}
+	}
+	if err := o.look(view, r, now, w); err != nil {
+		return nil, err
+	}
+	expected := float64(r.ExpectedOutput)
+	if expected == 0 {
+		expected = o.load.MeanOutput()
+	}
+	req := policy.Request{
+		PromptTokens: r.Prompt.Length, ExpectedOutput: expected, Turn: o.turn, Seed: o.turn * 0x9E3779B97F4A7C15,
+		Places: r.MaxAlternatives + 1,
+	}
+	if r.Explain {
+		req.Places = 0
+	}
+	o.cfg.Policy.Choose(&req, w.cands, &w.choice)
+
+	best := &w.targets[w.picks[w.choice.Best]]
+	score := &w.choice.Scores[w.choice.Best]
+	a := &Answer{
+		Target:       ref(best),
+		Matched:      best.held,
+		PromptTokens: r.Prompt.Length,
+		TTFT:         score.TTFT,
+		Alternatives: w.alternatives(r.MaxAlternatives),
+		Blocks:       best.blocks,
+		Load:         best.state.Confidence,
+		Policy:       o.cfg.Policy.Name(),
+		Reason:       w.choice.Reason,
+		Candidates:   len(w.cands),
+		Uncached:     score.Uncached,
+		Terms:        score.Terms,
+		DecidedAt:    now,
+		Model:        r.Model,
+		RequestID:    r.RequestID,
+		Rows:         w.rows(),
+	}
+	if r.DryRun {
+		return a, nil
+	}
+	// The view may be old and the id another's by now. Ids are recycled under this lock, so what is checked here stays.
+	if now := o.fleet.View().Target(best.id); now == nil || !sameLife(now, best.worker) {
+		return nil, errLeft
+	}
+	o.turn++
+	o.nextID++
+	a.Decision = load.DecisionID(o.nextID)
+	a.Lease = o.cfg.Load.Lease
+	if err := o.load.Book(load.Booking{
+		ID: a.Decision, Target: best.id, RequestID: r.RequestID,
+		PromptTokens: r.Prompt.Length, UncachedTokens: score.Uncached, SharedTokens: best.shared,
+		PrefillSeconds: w.cands[w.choice.Best].Cost.PrefillTime(score.Uncached, r.Prompt.Length-score.Uncached),
+		ExpectedOutput: int(expected),
+	}, now); err != nil {
+		return nil, bookingFault(err)
+	}
+	p := &w.prompts[best.size]
+	o.guesses.add(a.Decision, best.id, p.chain, now)
+	if r.Session != "" {
+		o.sessions.put(r.Session, best.id, best.worker)
+	}
+	if f := o.feed(best.id); f != nil {
+		f.decisions.Add(1)
+	}
+	o.history.add(a)
+	return a, nil
+}
+
+// sameLife reports whether two moments show the same life of a worker.
+func sameLife(a, b *fleet.Worker) bool { return a.Life == b.Life }
+
+func ref(c *candidate) TargetRef {
+	return TargetRef{ID: c.id, Worker: c.worker.Worker, Rank: c.rank, Address: c.worker.Address}
+}
+
+// look joins the candidates with their load; full ones drop out here.
+func (o *Oracle) look(view *fleet.View, r *RouteRequest, now time.Time, w *work) error {
+	w.ids, w.cands, w.picks = w.ids[:0], w.cands[:0], w.picks[:0]
+	if current := o.fleet.View(); current != view {
+		w.targets = slices.DeleteFunc(w.targets, func(c candidate) bool {
+			x := current.Target(c.id)
+			return x == nil || !sameLife(x, c.worker)
+		})
+		if len(w.targets) == 0 {
+			return errLeft
+		}
+		view = current
+	}
+	for i := range w.targets {
+		w.ids = append(w.ids, w.targets[i].id)
+	}
+	w.states = o.load.States(w.ids, now, w.states[:0])
+	last, bound := o.sessions.get(r.Session, view)
+	for i := range w.targets {
+		c := &w.targets[i]
+		c.state = w.states[i]
+		if m := c.worker.MaxRequests; m > 0 && c.state.InFlight >= m {
+			c.why = ExcludedFull
+			w.counts[ExcludedFull]++
+			w.excluded = append(w.excluded, *c)
+			continue
+		}
+		w.picks = append(w.picks, i)
+		w.cands = append(w.cands, policy.Candidate{
+			Target:           c.id,
+			Cached:           c.usable,
+			Expected:         c.guess,
+			InFlight:         c.state.InFlight,
+			Prefilling:       c.state.Prefilling,
+			Decoding:         c.state.Decoding,
+			PendingPrefill:   c.state.PendingPrefillSeconds,
+			Held:             c.held.Total(),
+			Shared:           c.shared,
+			ActiveTokens:     c.state.ActiveTokens,
+			HeldTokens:       c.state.HeldTokens,
+			OutputToCome:     c.state.OutputToCome,
+			KVUsed:           c.state.KVUsed,
+			UnreportedTokens: c.state.UnreportedTokens,
+			LastChosen:       c.state.LastChosen,
+			SameSession:      bound && last == c.id,
+			Cost:             o.cost(c.worker.Class),
+		})
+	}
+	if len(w.cands) == 0 {
+		return w.nobody(r)
+	}
+	return nil
+}
+
+// alternatives lists the next best.
+func (w *work) alternatives(most int) []Alternative {
+	n := min(most, len(w.choice.Order)-1)
+	if n <= 0 {
+		return nil
+	}
+	out := make([]Alternative, 0, n)
+	for _, i := range w.choice.Order[1 : n+1] {
+		c := &w.targets[w.picks[i]]
+		out = append(out, Alternative{Target: ref(c), Matched: c.held, TTFT: w.choice.Scores[i].TTFT})
+	}
+	return out
+}
+
+// rows are the reasons: candidates best first, as far as they were ranked, then the excluded.
+func (w *work) rows() []Row {
+	out := make([]Row, 0, len(w.cands)+len(w.excluded))
+	for _, i := range w.choice.Order {
+		c := &w.targets[w.picks[i]]
+		out = append(out, Row{
+			Target: ref(c), Matched: c.held, Usable: c.usable, Expected: c.guess, InFlight: c.state.InFlight,
+			Score: w.choice.Scores[i], Blocks: c.blocks, Load: c.state.Confidence,
+		})
+	}
+	for i := range w.excluded {
+		c := &w.excluded[i]
+		out = append(out, Row{
+			Target: ref(c), Excluded: c.why, Matched: c.held, Usable: c.usable, InFlight: c.state.InFlight, Blocks: c.blocks, Load: c.state.Confidence,
+		})
+	}
+	return out
+}
+
+// firstDecision starts the numbering somewhere else in each process, so that a decision id of a former one is unknown
+// rather than another's.
+func firstDecision() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand crashes the process instead
+	return binary.LittleEndian.Uint64(b[:]) &^ (1<<32 - 1)
+}

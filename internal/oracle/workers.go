@@ -1,0 +1,111 @@
+package oracle
+
+import (
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
+	"github.com/kvoracle/kvoracle/internal/load"
+)
+
+// RankStatus is what is believed of one rank.
+type RankStatus struct {
+	Blocks     BlockConfidence
+	Load       load.State
+	Held       [fleet.NumTiers]int
+	Applied    uint64        // highest batch applied
+	BlocksAge  time.Duration // since the last block message; negative: none
+	IsAwaiting bool          // a snapshot was asked for
+	Decisions  uint64        // that chose it
+}
+
+// WorkerStatus is one worker with its ranks.
+type WorkerStatus struct {
+	*fleet.Worker
+
+	Ranks []RankStatus
+}
+
+// Worker shows one worker.
+func (o *Oracle) Worker(name string, now time.Time) (WorkerStatus, error) {
+	w := o.fleet.View().Worker(name)
+	if w == nil {
+		return WorkerStatus{}, workerUnknown(name)
+	}
+	return o.status(w, now), nil
+}
+
+// Workers shows all workers of a model (empty: of every model), ordered by name.
+func (o *Oracle) Workers(model string, now time.Time) []WorkerStatus {
+	ws := o.fleet.View().Workers()
+	if model != "" {
+		ws = o.fleet.View().Model(model)
+	}
+	out := make([]WorkerStatus, len(ws))
+	for i, w := range ws {
+		out[i] = o.status(w, now)
+	}
+	return out
+}
+
+func (o *Oracle) status(w *fleet.Worker, now time.Time) WorkerStatus {
+	states := o.load.States(w.Targets, now, nil)
+	st := WorkerStatus{Worker: w, Ranks: make([]RankStatus, len(w.Targets))}
+	for i, id := range w.Targets {
+		r := &st.Ranks[i]
+		r.Load = states[i]
+		r.BlocksAge = -1
+		f := o.feed(id)
+		if f == nil {
+			continue
+		}
+		r.Blocks, r.Decisions = f.confidence(now), f.decisions.Load()
+		if at := f.heardAt.Load(); at != 0 {
+			r.BlocksAge = now.Sub(time.Unix(0, at))
+		}
+		f.mu.Lock()
+		r.Applied, r.IsAwaiting = f.applied, f.awaiting
+		if f.ledger != nil {
+			for t := range r.Held {
+				r.Held[t] = f.ledger.Held(fleet.Tier(t))
+			}
+		}
+		f.mu.Unlock()
+	}
+	return st
+}
+
+// Stats are the oracle's gauges.
+type Stats struct {
+	Workers [3]int              // by fleet.State
+	Targets [numConfidences]int // by BlockConfidence
+	Index   index.Stats         // what targets reported
+	Guesses int                 // prompts under way that are remembered
+	Load    load.Stats          // bookings and samples
+	Model   map[string][2]int   // fresh targets and all, by model
+}
+
+// Stats looks at everything once; O(workers).
+func (o *Oracle) Stats(now time.Time) Stats {
+	s := Stats{Index: o.index.Stats(), Load: o.load.Stats(), Model: make(map[string][2]int)}
+	for _, w := range o.fleet.View().Workers() {
+		s.Workers[w.State()]++
+		m := s.Model[w.Model]
+		for _, id := range w.Targets {
+			c := Silent
+			if f := o.feed(id); f != nil {
+				c = f.confidence(now)
+			}
+			s.Targets[c]++
+			m[1]++
+			if c == Fresh {
+				m[0]++
+			}
+		}
+		s.Model[w.Model] = m
+	}
+	o.guesses.mu.Lock()
+	s.Guesses = len(o.guesses.living)
+	o.guesses.mu.Unlock()
+	return s
+}
