@@ -1,0 +1,333 @@
+package wire
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/oracle"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+const defaultAlternatives = 2
+
+// DecodeRoute checks a question and turns it into the oracle's form.
+func DecodeRoute(m *kvoraclev1.RouteRequest, l Limits) (*oracle.RouteRequest, error) {
+	if m == nil {
+		return nil, missing("request")
+	}
+	r := &oracle.RouteRequest{
+		RequestID:       m.GetRequestId(),
+		Model:           m.GetModel(),
+		LoRAName:        m.GetLora().GetName(),
+		LoRARevision:    m.GetLora().GetRevision(),
+		CacheSalt:       m.GetCacheSalt(),
+		ExpectedOutput:  int(m.GetExpectedOutputTokens()),
+		Session:         m.GetSessionId(),
+		Allowed:         m.GetAllowedWorkers(),
+		Denied:          m.GetDeniedWorkers(),
+		Labels:          m.GetRequiredLabels(),
+		Explain:         m.GetExplain(),
+		DryRun:          m.GetDryRun(),
+		MaxAlternatives: int(m.GetMaxAlternatives()),
+	}
+	if r.MaxAlternatives == 0 {
+		r.MaxAlternatives = defaultAlternatives
+	}
+	if err := checkRoute(m, r); err != nil {
+		return nil, err
+	}
+	if err := refuseUnserved(m); err != nil {
+		return nil, err
+	}
+	switch m.GetPhase() {
+	case kvoraclev1.Phase_PHASE_UNSPECIFIED:
+		r.Role = fleet.Aggregated
+	case kvoraclev1.Phase_PHASE_PREFILL:
+		r.Role = fleet.Prefill
+	case kvoraclev1.Phase_PHASE_DECODE:
+		r.Role = fleet.Decode
+	case kvoraclev1.Phase_PHASE_BOTH:
+		return nil, unserved("phase", "PHASE_BOTH")
+	default:
+		return nil, invalid("phase", fmt.Sprint(int32(m.GetPhase())), "want a known Phase")
+	}
+	prompt, err := decodePrompt(m, l.WithDefaults())
+	if err != nil {
+		return nil, err
+	}
+	r.Prompt = prompt
+	return r, nil
+}
+
+func checkRoute(m *kvoraclev1.RouteRequest, r *oracle.RouteRequest) error {
+	for _, c := range []struct {
+		field, v string
+		most     int
+		required bool
+	}{
+		{"model", r.Model, maxName, true},
+		{"request_id", r.RequestID, maxRequestID, false},
+		{"lora.name", r.LoRAName, maxName, false},
+		{"lora.revision", r.LoRARevision, maxName, false},
+		{"cache_salt", r.CacheSalt, maxName, false},
+		{"session_id", r.Session, maxRequestID, false},
+	} {
+		if err := name(c.field, c.v, c.most, c.required); err != nil {
+			return err
+		}
+	}
+	if r.LoRAName == "" && r.LoRARevision != "" {
+		return invalid("lora.revision", strconv.Quote(r.LoRARevision), "want lora.name with it")
+	}
+	if m.GetExpectedOutputTokens() > maxExpected {
+		return invalid("expected_output_tokens", fmt.Sprint(m.GetExpectedOutputTokens()), fmt.Sprintf("want at most %d", maxExpected))
+	}
+	if m.GetMaxAlternatives() > maxAlternatives {
+		return invalid("max_alternatives", fmt.Sprint(m.GetMaxAlternatives()), fmt.Sprintf("want at most %d", maxAlternatives))
+	}
+	if err := workerList("allowed_workers", r.Allowed); err != nil {
+		return err
+	}
+	if err := workerList("denied_workers", r.Denied); err != nil {
+		return err
+	}
+	return labels("required_labels", r.Labels)
+}
+
+func workerList(field string, ws []string) error {
+	if len(ws) > maxWorkerList {
+		return invalid(field, strconv.Itoa(len(ws))+" workers", "want at most "+strconv.Itoa(maxWorkerList))
+	}
+	for i, w := range ws {
+		if err := name(field+"["+strconv.Itoa(i)+"]", w, maxName, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refuseUnserved names the first field that would otherwise be ignored.
+func refuseUnserved(m *kvoraclev1.RouteRequest) error {
+	switch {
+	case len(m.GetMultimodal()) > 0:
+		return unserved("multimodal", strconv.Itoa(len(m.GetMultimodal()))+" items")
+	case m.GetPriority() != 0:
+		return unserved("priority", fmt.Sprint(m.GetPriority()))
+	case len(m.GetPreferredLabels()) > 0:
+		return unserved("preferred_labels", strconv.Itoa(len(m.GetPreferredLabels()))+" labels")
+	case m.GetTtftTargetSeconds() != 0:
+		return unserved("ttft_target_seconds", fmt.Sprint(m.GetTtftTargetSeconds()))
+	case m.GetTpotTargetSeconds() != 0:
+		return unserved("tpot_target_seconds", fmt.Sprint(m.GetTpotTargetSeconds()))
+	}
+	return nil
+}
+
+func decodePrompt(m *kvoraclev1.RouteRequest, l Limits) (oracle.Prompt, error) {
+	switch p := m.GetPrompt().(type) {
+	case *kvoraclev1.RouteRequest_Tokens:
+		ids := p.Tokens.GetTokenIds()
+		switch {
+		case len(ids) == 0:
+			return oracle.Prompt{}, empty("tokens.token_ids")
+		case len(ids) > l.MaxPromptTokens:
+			return oracle.Prompt{}, tooLong("tokens.token_ids", len(ids), l)
+		}
+		return oracle.Prompt{Tokens: ids, Length: len(ids)}, nil
+	case *kvoraclev1.RouteRequest_BlockHashes:
+		return decodeHashes(p.BlockHashes, l)
+	case *kvoraclev1.RouteRequest_Text:
+		return oracle.Prompt{}, unserved("text", strconv.Itoa(len(p.Text))+" bytes")
+	default:
+		return oracle.Prompt{}, oracle.Fault(oracle.InvalidArgument, oracle.ReasonPromptEmpty, "prompt", "", "want one of tokens, block_hashes")
+	}
+}
+
+func empty(field string) error {
+	return oracle.Fault(oracle.InvalidArgument, oracle.ReasonPromptEmpty, field, "0 tokens", "want at least 1")
+}
+
+func tooLong(field string, n int, l Limits) error {
+	return oracle.Fault(oracle.InvalidArgument, oracle.ReasonPromptTooLong, field, strconv.Itoa(n)+" tokens",
+		"want at most "+strconv.Itoa(l.MaxPromptTokens))
+}
+
+func decodeHashes(p *kvoraclev1.BlockHashPrompt, l Limits) (oracle.Prompt, error) {
+	if err := scheme("block_hashes.hash_scheme", p.GetHashScheme()); err != nil {
+		return oracle.Prompt{}, err
+	}
+	if err := blockSize("block_hashes.block_size", p.GetBlockSize()); err != nil {
+		return oracle.Prompt{}, err
+	}
+	n, size, tokens := len(p.GetLocalHashes()), int(p.GetBlockSize()), int(p.GetTokenCount())
+	switch {
+	case tokens == 0:
+		return oracle.Prompt{}, empty("block_hashes.token_count")
+	case tokens > l.MaxPromptTokens:
+		return oracle.Prompt{}, tooLong("block_hashes.token_count", tokens, l)
+	case n > l.MaxPromptTokens/size:
+		return oracle.Prompt{}, invalid("block_hashes.local_hashes", strconv.Itoa(n)+" hashes",
+			fmt.Sprintf("want at most %d: prompts have at most %d tokens", l.MaxPromptTokens/size, l.MaxPromptTokens))
+	case tokens < n*size || tokens >= (n+1)*size:
+		return oracle.Prompt{}, invalid("block_hashes.token_count", strconv.Itoa(tokens),
+			fmt.Sprintf("want %d to %d with %d hashes of %d tokens", n*size, n*size+size-1, n, size))
+	}
+	return oracle.Prompt{Locals: asLocals(p.GetLocalHashes()), LocalsSize: size, Length: tokens}, nil
+}
+
+// EncodeAnswer turns a decision into its message. Candidate rows only when the caller asked for them.
+func EncodeAnswer(a *oracle.Answer, explain bool) *kvoraclev1.RouteResponse {
+	m := &kvoraclev1.RouteResponse{
+		DecisionId:           DecisionID(a.Decision),
+		Target:               target(a.Target),
+		Matched:              tiers(a.Matched),
+		PromptTokens:         uint64(a.PromptTokens),
+		PredictedTtftSeconds: a.TTFT,
+		Confidence:           confidence(a.Blocks, a.Load),
+		Policy:               a.Policy,
+		Reason:               choiceReason(a.Reason),
+		LeaseSeconds:         a.Lease.Seconds(),
+		RepeatedDecision:     a.Repeated,
+	}
+	for i := range a.Alternatives {
+		alt := &a.Alternatives[i]
+		m.Alternatives = append(m.Alternatives, &kvoraclev1.Alternative{
+			Target: target(alt.Target), Matched: tiers(alt.Matched), PredictedTtftSeconds: alt.TTFT,
+		})
+	}
+	if explain {
+		for i := range a.Rows {
+			m.Candidates = append(m.Candidates, encodeRow(&a.Rows[i]))
+		}
+	}
+	return m
+}
+
+func encodeRow(r *oracle.Row) *kvoraclev1.CandidateExplanation {
+	m := &kvoraclev1.CandidateExplanation{
+		Target:         target(r.Target),
+		Excluded:       kvoraclev1.ExclusionReason(r.Excluded),
+		Matched:        tiers(r.Matched),
+		Reusable:       tiers(r.Usable),
+		ExpectedTokens: uint64(r.Expected),
+		InFlight:       uint32(r.InFlight),
+		Confidence:     confidence(r.Blocks, r.Load),
+	}
+	if r.Excluded != oracle.NotExcluded {
+		return m
+	}
+	t := &r.Score.Terms
+	m.UncachedTokens = uint64(r.Score.Uncached)
+	m.TotalCostSeconds = r.Score.Cost
+	m.PredictedTtftSeconds = r.Score.TTFT
+	m.Terms = []*kvoraclev1.CostTerm{
+		{Name: "queue", Seconds: t.Queue},
+		{Name: "prefill", Seconds: t.Prefill},
+		{Name: "fleet", Seconds: t.Fleet},
+		{Name: "decode", Seconds: t.Decode},
+		{Name: "transfer", Seconds: t.Transfer},
+		{Name: "memory", Seconds: t.Memory},
+		{Name: "batch", Seconds: t.Batch},
+	}
+	return m
+}
+
+func target(t oracle.TargetRef) *kvoraclev1.Target {
+	return &kvoraclev1.Target{WorkerId: t.Worker, DpRank: uint32(t.Rank), Address: t.Address}
+}
+
+func tiers(t oracle.TierTokens) *kvoraclev1.TokensByTier {
+	return &kvoraclev1.TokensByTier{
+		Device: uint64(t[fleet.Device]), Host: uint64(t[fleet.Host]), Disk: uint64(t[fleet.Disk]), Shared: uint64(t[fleet.Shared]),
+	}
+}
+
+func confidence(b oracle.BlockConfidence, l oracle.LoadConfidence) *kvoraclev1.Confidence {
+	return &kvoraclev1.Confidence{Blocks: BlockConfidence(b), Load: loadConfidence(l)}
+}
+
+// BlockConfidence names a confidence on the wire.
+func BlockConfidence(c oracle.BlockConfidence) kvoraclev1.BlockConfidence {
+	switch c {
+	case oracle.Fresh:
+		return kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_FRESH
+	case oracle.Warming:
+		return kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_WARMING
+	case oracle.Stale:
+		return kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_STALE
+	case oracle.Silent:
+		return kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_SILENT
+	default:
+		return kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_UNSPECIFIED
+	}
+}
+
+func loadConfidence(c oracle.LoadConfidence) kvoraclev1.LoadConfidence {
+	switch c {
+	case oracle.Reported:
+		return kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_REPORTED
+	case oracle.BookedOnly:
+		return kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_BOOKED_ONLY
+	case oracle.Imputed:
+		return kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_IMPUTED
+	default:
+		return kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_UNSPECIFIED
+	}
+}
+
+func choiceReason(r oracle.ChoiceReason) kvoraclev1.ChoiceReason {
+	switch r {
+	case oracle.OnlyCandidate:
+		return kvoraclev1.ChoiceReason_CHOICE_REASON_ONLY_CANDIDATE
+	case oracle.LeastCost:
+		return kvoraclev1.ChoiceReason_CHOICE_REASON_LEAST_COST
+	case oracle.TieDeeperMatch:
+		return kvoraclev1.ChoiceReason_CHOICE_REASON_TIE_DEEPER_MATCH
+	case oracle.TieSession:
+		return kvoraclev1.ChoiceReason_CHOICE_REASON_TIE_SESSION
+	case oracle.TieFewestInFlight:
+		return kvoraclev1.ChoiceReason_CHOICE_REASON_TIE_FEWEST_IN_FLIGHT
+	case oracle.TieLeastRecent:
+		return kvoraclev1.ChoiceReason_CHOICE_REASON_TIE_LEAST_RECENT
+	case oracle.PolicyOrder:
+		return kvoraclev1.ChoiceReason_CHOICE_REASON_POLICY_ORDER
+	default:
+		return kvoraclev1.ChoiceReason_CHOICE_REASON_UNSPECIFIED
+	}
+}
+
+// DecisionID writes a decision's name: 16 hex digits, empty for none.
+func DecisionID(id oracle.DecisionID) string {
+	if id == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", uint64(id))
+}
+
+// ParseDecisionID reads it back. A name that no decision can have is reported as ok == false.
+func ParseDecisionID(s string) (id oracle.DecisionID, ok bool) {
+	if len(s) != 16 {
+		return 0, false
+	}
+	v, err := strconv.ParseUint(s, 16, 64)
+	return oracle.DecisionID(v), err == nil && v != 0
+}
+
+func asLocals(hs []uint64) []block.Local {
+	out := make([]block.Local, len(hs))
+	for i, h := range hs {
+		out[i] = block.Local(h)
+	}
+	return out
+}
+
+func asIDs(hs []uint64) []block.ID {
+	out := make([]block.ID, len(hs))
+	for i, h := range hs {
+		out[i] = block.ID(h)
+	}
+	return out
+}

@@ -1,0 +1,302 @@
+package wire
+
+import (
+	"errors"
+	"hash/maphash"
+	"math"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/oracle"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+func tokens(ids ...uint32) *kvoraclev1.RouteRequest_Tokens {
+	return &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: ids}}
+}
+
+func hashes(scheme string, size, count uint32, n int) *kvoraclev1.RouteRequest_BlockHashes {
+	return &kvoraclev1.RouteRequest_BlockHashes{BlockHashes: &kvoraclev1.BlockHashPrompt{
+		HashScheme: scheme, BlockSize: size, TokenCount: count, LocalHashes: make([]uint64, n),
+	}}
+}
+
+func TestDecodeRouteRefuses(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	tests := []struct {
+		name   string
+		change func(*kvoraclev1.RouteRequest)
+		kind   oracle.Kind
+		reason oracle.Reason
+		field  string
+	}{
+		{"no model", func(m *kvoraclev1.RouteRequest) { m.Model = "" }, oracle.InvalidArgument, oracle.ReasonFieldMissing, "model"},
+		{"long model", func(m *kvoraclev1.RouteRequest) { m.Model = long }, oracle.InvalidArgument, oracle.ReasonFieldTooLong, "model"},
+		{"bad text", func(m *kvoraclev1.RouteRequest) { m.Model = "\xff" }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "model"},
+		{"long id", func(m *kvoraclev1.RouteRequest) { m.RequestId = long }, oracle.InvalidArgument, oracle.ReasonFieldTooLong, "request_id"},
+		{"no prompt", func(m *kvoraclev1.RouteRequest) { m.Prompt = nil }, oracle.InvalidArgument, oracle.ReasonPromptEmpty, "prompt"},
+		{"empty prompt", func(m *kvoraclev1.RouteRequest) { m.Prompt = tokens() }, oracle.InvalidArgument, oracle.ReasonPromptEmpty, "tokens.token_ids"},
+		{"nil token prompt", func(m *kvoraclev1.RouteRequest) { m.Prompt = &kvoraclev1.RouteRequest_Tokens{} }, oracle.InvalidArgument, oracle.ReasonPromptEmpty, "tokens.token_ids"},
+		{"long prompt", func(m *kvoraclev1.RouteRequest) { m.Prompt = tokens(make([]uint32, 101)...) }, oracle.InvalidArgument, oracle.ReasonPromptTooLong, "tokens.token_ids"},
+		{"text", func(m *kvoraclev1.RouteRequest) { m.Prompt = &kvoraclev1.RouteRequest_Text{Text: "hi"} }, oracle.Unserved, oracle.ReasonFieldUnserved, "text"},
+		{"no scheme", func(m *kvoraclev1.RouteRequest) { m.Prompt = hashes("", 4, 4, 1) }, oracle.FailedPrecondition, oracle.ReasonFieldMissing, "block_hashes.hash_scheme"},
+		{"other scheme", func(m *kvoraclev1.RouteRequest) { m.Prompt = hashes("md5", 4, 4, 1) }, oracle.FailedPrecondition, oracle.ReasonHashSchemeMismatch, "block_hashes.hash_scheme"},
+		{"block size 0", func(m *kvoraclev1.RouteRequest) { m.Prompt = hashes(block.Scheme, 0, 4, 1) }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "block_hashes.block_size"},
+		{"no tokens", func(m *kvoraclev1.RouteRequest) { m.Prompt = hashes(block.Scheme, 4, 0, 0) }, oracle.InvalidArgument, oracle.ReasonPromptEmpty, "block_hashes.token_count"},
+		{"absurd count", func(m *kvoraclev1.RouteRequest) { m.Prompt = hashes(block.Scheme, 4, math.MaxUint32, 1) }, oracle.InvalidArgument, oracle.ReasonPromptTooLong, "block_hashes.token_count"},
+		{"too few tokens", func(m *kvoraclev1.RouteRequest) { m.Prompt = hashes(block.Scheme, 4, 7, 2) }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "block_hashes.token_count"},
+		{"too many tokens", func(m *kvoraclev1.RouteRequest) { m.Prompt = hashes(block.Scheme, 4, 12, 2) }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "block_hashes.token_count"},
+		{"too many hashes", func(m *kvoraclev1.RouteRequest) { m.Prompt = hashes(block.Scheme, 4, 100, 26) }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "block_hashes.local_hashes"},
+		{"revision alone", func(m *kvoraclev1.RouteRequest) { m.Lora = &kvoraclev1.LoraAdapter{Revision: "1"} }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "lora.revision"},
+		{"long salt", func(m *kvoraclev1.RouteRequest) { m.CacheSalt = long }, oracle.InvalidArgument, oracle.ReasonFieldTooLong, "cache_salt"},
+		{"absurd output", func(m *kvoraclev1.RouteRequest) { m.ExpectedOutputTokens = math.MaxUint32 }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "expected_output_tokens"},
+		{"many alternatives", func(m *kvoraclev1.RouteRequest) { m.MaxAlternatives = 17 }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "max_alternatives"},
+		{"empty worker name", func(m *kvoraclev1.RouteRequest) { m.DeniedWorkers = []string{"a", ""} }, oracle.InvalidArgument, oracle.ReasonFieldMissing, "denied_workers[1]"},
+		{"many workers", func(m *kvoraclev1.RouteRequest) { m.AllowedWorkers = make([]string, maxWorkerList+1) }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "allowed_workers"},
+		{"long label", func(m *kvoraclev1.RouteRequest) { m.RequiredLabels = map[string]string{"k": long} }, oracle.InvalidArgument, oracle.ReasonFieldTooLong, `required_labels["k"]`},
+		{"pair", func(m *kvoraclev1.RouteRequest) { m.Phase = kvoraclev1.Phase_PHASE_BOTH }, oracle.Unserved, oracle.ReasonFieldUnserved, "phase"},
+		{"unknown phase", func(m *kvoraclev1.RouteRequest) { m.Phase = 77 }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "phase"},
+		{"multimodal", func(m *kvoraclev1.RouteRequest) { m.Multimodal = []*kvoraclev1.MultimodalItem{{}} }, oracle.Unserved, oracle.ReasonFieldUnserved, "multimodal"},
+		{"priority", func(m *kvoraclev1.RouteRequest) { m.Priority = -1 }, oracle.Unserved, oracle.ReasonFieldUnserved, "priority"},
+		{"preferred labels", func(m *kvoraclev1.RouteRequest) { m.PreferredLabels = map[string]string{"a": "b"} }, oracle.Unserved, oracle.ReasonFieldUnserved, "preferred_labels"},
+		{"ttft target", func(m *kvoraclev1.RouteRequest) { m.TtftTargetSeconds = math.NaN() }, oracle.Unserved, oracle.ReasonFieldUnserved, "ttft_target_seconds"},
+		{"tpot target", func(m *kvoraclev1.RouteRequest) { m.TpotTargetSeconds = 1 }, oracle.Unserved, oracle.ReasonFieldUnserved, "tpot_target_seconds"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := &kvoraclev1.RouteRequest{Model: "m", Prompt: tokens(1, 2, 3)}
+			tt.change(m)
+			_, err := DecodeRoute(m, Limits{MaxPromptTokens: 100})
+			var e *oracle.Error
+			if !errors.As(err, &e) {
+				t.Fatalf("err = %v, want an oracle.Error", err)
+			}
+			if e.Kind != tt.kind || e.Reason != tt.reason || e.Field != tt.field {
+				t.Errorf("got kind %d %s field %q, want kind %d %s field %q", e.Kind, e.Reason, e.Field, tt.kind, tt.reason, tt.field)
+			}
+		})
+	}
+	if _, err := DecodeRoute(nil, Limits{}); err == nil {
+		t.Error("a missing request was accepted")
+	}
+}
+
+// TestEveryRouteFieldIsServedOrRefused walks the message: a field that is added to the proto and forgotten here would be
+// ignored in silence.
+func TestEveryRouteFieldIsServedOrRefused(t *testing.T) {
+	served := map[string]bool{
+		"request_id": true, "model": true, "tokens": true, "block_hashes": true, "lora": true, "cache_salt": true,
+		"expected_output_tokens": true, "session_id": true, "phase": true, "allowed_workers": true, "denied_workers": true,
+		"required_labels": true, "explain": true, "dry_run": true, "max_alternatives": true,
+	}
+	refused := map[string]func(*kvoraclev1.RouteRequest){
+		"text":                func(m *kvoraclev1.RouteRequest) { m.Prompt = &kvoraclev1.RouteRequest_Text{Text: "x"} },
+		"multimodal":          func(m *kvoraclev1.RouteRequest) { m.Multimodal = []*kvoraclev1.MultimodalItem{{}} },
+		"priority":            func(m *kvoraclev1.RouteRequest) { m.Priority = 1 },
+		"preferred_labels":    func(m *kvoraclev1.RouteRequest) { m.PreferredLabels = map[string]string{"a": "b"} },
+		"ttft_target_seconds": func(m *kvoraclev1.RouteRequest) { m.TtftTargetSeconds = 1 },
+		"tpot_target_seconds": func(m *kvoraclev1.RouteRequest) { m.TpotTargetSeconds = 1 },
+	}
+	fields := (&kvoraclev1.RouteRequest{}).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		field := string(fields.Get(i).Name())
+		set, isRefused := refused[field]
+		if served[field] == isRefused {
+			t.Errorf("field %s: say here whether it is served or refused", field)
+			continue
+		}
+		if !isRefused {
+			continue
+		}
+		m := &kvoraclev1.RouteRequest{Model: "m", Prompt: tokens(1)}
+		set(m)
+		var e *oracle.Error
+		if _, err := DecodeRoute(m, Limits{}); !errors.As(err, &e) || e.Kind != oracle.Unserved || e.Field != field {
+			t.Errorf("field %s: err = %v, want UNIMPLEMENTED with its name", field, err)
+		}
+	}
+}
+
+func TestDecodeRouteAccepts(t *testing.T) {
+	r, err := DecodeRoute(&kvoraclev1.RouteRequest{
+		Model: "m", Prompt: hashes(block.Scheme, 4, 11, 2), Phase: kvoraclev1.Phase_PHASE_DECODE,
+		Lora: &kvoraclev1.LoraAdapter{Name: "x", Revision: "2"}, CacheSalt: "s",
+	}, Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Prompt.Length != 11 || r.Prompt.LocalsSize != 4 || len(r.Prompt.Locals) != 2 || r.Role != fleet.Decode ||
+		r.LoRAName != "x" || r.LoRARevision != "2" || r.CacheSalt != "s" || r.MaxAlternatives != defaultAlternatives {
+		t.Errorf("got %+v", r)
+	}
+	// A prompt shorter than one block has no hashes at all.
+	if _, err := DecodeRoute(&kvoraclev1.RouteRequest{Model: "m", Prompt: hashes(block.Scheme, 4, 3, 0)}, Limits{}); err != nil {
+		t.Errorf("short prompt: %v", err)
+	}
+}
+
+func helloMessage() *kvoraclev1.BlocksHello {
+	return &kvoraclev1.BlocksHello{
+		Worker: &kvoraclev1.WorkerSpec{WorkerId: "w", Model: "m", BlockSize: 16}, Incarnation: 1, NextSequence: 1,
+		HashScheme: block.Scheme, Repeats: kvoraclev1.RepeatMeaning_REPEAT_MEANING_SET,
+	}
+}
+
+func TestDecodeHelloNamesEachPrecondition(t *testing.T) {
+	tests := []struct {
+		field  string
+		kind   oracle.Kind
+		change func(*kvoraclev1.BlocksHello)
+	}{
+		{"hello.worker", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.Worker = nil }},
+		{"hello.worker.worker_id", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.Worker.WorkerId = "" }},
+		{"hello.worker.model", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.Worker.Model = "" }},
+		{"hello.worker.block_size", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.Worker.BlockSize = 0 }},
+		{"hello.worker.block_size", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.Worker.BlockSize = 1 << 31 }},
+		{"hello.worker.dp_size", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.Worker.DpSize = 1 << 31 }},
+		{"hello.worker.roles", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.Worker.Roles = []kvoraclev1.Role{9} }},
+		{"hello.worker.max_requests", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.Worker.MaxRequests = math.MaxUint32 }},
+		{"hello.worker.capacities", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) {
+			h.Worker.Capacities = []*kvoraclev1.TierCapacity{{Tier: 1}, {Tier: 1}}
+		}},
+		{"hello.dp_rank", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.DpRank = 1 }},
+		{"hello.incarnation", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.Incarnation = 0 }},
+		{"hello.next_sequence", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.NextSequence = 0 }},
+		{"hello.hash_scheme", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.HashScheme = "" }},
+		{"hello.hash_scheme", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.HashScheme = "v2" }},
+		{"hello.repeats", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.Repeats = 0 }},
+		{"hello.repeats", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.Repeats = 9 }},
+		{"hello.root_parents", oracle.Unserved, func(h *kvoraclev1.BlocksHello) { h.RootParents = []uint64{1} }},
+	}
+	for _, tt := range tests {
+		h := helloMessage()
+		tt.change(h)
+		_, err := DecodeHello(h)
+		var e *oracle.Error
+		if !errors.As(err, &e) || e.Kind != tt.kind || e.Field != tt.field {
+			t.Errorf("%s: err = %#v, want kind %d", tt.field, err, tt.kind)
+		}
+	}
+	if _, err := DecodeHello(nil); err == nil {
+		t.Error("an empty hello was accepted")
+	}
+	h, err := DecodeHello(helloMessage())
+	if err != nil || h.Spec.DPSize != 1 || h.Counted {
+		t.Errorf("a good hello: %+v, %v", h, err)
+	}
+}
+
+func store(change func(*kvoraclev1.StoreBlocks)) *kvoraclev1.BlockOp {
+	s := &kvoraclev1.StoreBlocks{
+		Parent:  &kvoraclev1.StoreBlocks_Root{Root: &kvoraclev1.Root{}},
+		Content: &kvoraclev1.StoreBlocks_BlockIds{BlockIds: &kvoraclev1.BlockIds{Ids: []uint64{1}}},
+	}
+	change(s)
+	return &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Store{Store: s}}
+}
+
+func remove(change func(*kvoraclev1.RemoveBlocks)) *kvoraclev1.BlockOp {
+	r := &kvoraclev1.RemoveBlocks{BlockIds: []uint64{1}}
+	change(r)
+	return &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Remove{Remove: r}}
+}
+
+func TestBadOperationsAreRefusedAlone(t *testing.T) {
+	bad := []struct {
+		op   *kvoraclev1.BlockOp
+		want oracle.RefusalReason
+	}{
+		{nil, oracle.RefusalMalformed},
+		{&kvoraclev1.BlockOp{}, oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Parent = nil }), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Content = nil }), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Content = &kvoraclev1.StoreBlocks_BlockIds{} }), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) {
+			s.Content = &kvoraclev1.StoreBlocks_BlockIds{BlockIds: &kvoraclev1.BlockIds{Ids: make([]uint64, maxBlocksPerOp+1)}}
+		}), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) {
+			s.Content = &kvoraclev1.StoreBlocks_Tokens{Tokens: &kvoraclev1.BlockTokens{TokenIds: make([]uint32, 6)}}
+		}), oracle.RefusalPartialBlock},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Tier = 9 }), oracle.RefusalTier},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Group = 1 }), oracle.RefusalGroup},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Multimodal = []*kvoraclev1.BlockMultimodal{{}} }), oracle.RefusalUnservedField},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Lora = &kvoraclev1.LoraAdapter{Revision: "x"} }), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.CacheSalt = strings.Repeat("x", 300) }), oracle.RefusalMalformed},
+		{remove(func(r *kvoraclev1.RemoveBlocks) { r.BlockIds = nil }), oracle.RefusalMalformed},
+		{remove(func(r *kvoraclev1.RemoveBlocks) { r.Tier = 9 }), oracle.RefusalTier},
+		{remove(func(r *kvoraclev1.RemoveBlocks) { r.Group = 2 }), oracle.RefusalGroup},
+		{&kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Clear{Clear: &kvoraclev1.ClearBlocks{Tier: 9}}}, oracle.RefusalTier},
+	}
+	batch := &kvoraclev1.BlockBatch{}
+	for _, b := range bad {
+		batch.Ops = append(batch.Ops, b.op)
+	}
+	good := store(func(*kvoraclev1.StoreBlocks) {})
+	batch.Ops = append(batch.Ops, good)
+	ops, err := DecodeBatch(batch, 4, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range bad {
+		if ops[i].Kind != oracle.OpRefused || ops[i].Refusal.Reason != b.want {
+			t.Errorf("operation %d: kind %d reason %d (%s), want refused with %d", i, ops[i].Kind, ops[i].Refusal.Reason, ops[i].Refusal.Detail, b.want)
+		}
+	}
+	if last := ops[len(ops)-1]; last.Kind != oracle.OpStore || len(last.IDs) != 1 {
+		t.Errorf("the good operation behind them: %+v", last)
+	}
+	if _, err := DecodeBatch(&kvoraclev1.BlockBatch{Ops: make([]*kvoraclev1.BlockOp, maxOps+1)}, 4, nil); err == nil {
+		t.Error("a batch beyond the limit was accepted")
+	}
+}
+
+func TestFingerprintTellsBatchesApart(t *testing.T) {
+	f := NewFingerprinter(maphash.MakeSeed())
+	a := &kvoraclev1.BlockBatch{Sequence: 7, Ops: []*kvoraclev1.BlockOp{store(func(*kvoraclev1.StoreBlocks) {})}}
+	b := &kvoraclev1.BlockBatch{Sequence: 7, Ops: []*kvoraclev1.BlockOp{remove(func(*kvoraclev1.RemoveBlocks) {})}}
+	again, ok := proto.Clone(a).(*kvoraclev1.BlockBatch)
+	if !ok || f.Batch(a) != f.Batch(again) {
+		t.Error("equal batches have different fingerprints")
+	}
+	if f.Batch(a) == f.Batch(b) {
+		t.Error("different batches have one fingerprint")
+	}
+}
+
+func TestDecisionIDRoundTrip(t *testing.T) {
+	for _, id := range []oracle.DecisionID{1, 1 << 40, math.MaxUint64} {
+		if got, ok := ParseDecisionID(DecisionID(id)); !ok || got != id {
+			t.Errorf("%d came back as %d, %v", id, got, ok)
+		}
+	}
+	for _, s := range []string{"", "0000000000000000", "xyz", "00000000000000001", "+000000000000001"} {
+		if id, ok := ParseDecisionID(s); ok {
+			t.Errorf("%q was read as decision %d", s, id)
+		}
+	}
+}
+
+func TestDecodeEventRefuses(t *testing.T) {
+	tests := []struct {
+		field string
+		event *kvoraclev1.ProgressEvent
+	}{
+		{"event.decision_id", nil},
+		{"event.step", &kvoraclev1.ProgressEvent{DecisionId: "x"}},
+		{"event.first_token.ttft_seconds", &kvoraclev1.ProgressEvent{DecisionId: "x", Step: &kvoraclev1.ProgressEvent_FirstToken{FirstToken: &kvoraclev1.FirstToken{TtftSeconds: math.NaN()}}}},
+		{"event.first_token.ttft_seconds", &kvoraclev1.ProgressEvent{DecisionId: "x", Step: &kvoraclev1.ProgressEvent_FirstToken{FirstToken: &kvoraclev1.FirstToken{TtftSeconds: -1}}}},
+		{"event.dispatched.target.worker_id", &kvoraclev1.ProgressEvent{DecisionId: "x", Step: &kvoraclev1.ProgressEvent_Dispatched{Dispatched: &kvoraclev1.Dispatched{Target: &kvoraclev1.Target{}}}}},
+	}
+	for _, tt := range tests {
+		_, err := DecodeEvent(tt.event, "g", "event")
+		var e *oracle.Error
+		if !errors.As(err, &e) || e.Field != tt.field || e.Kind != oracle.InvalidArgument {
+			t.Errorf("%s: err = %v", tt.field, err)
+		}
+	}
+}
