@@ -1,0 +1,41 @@
+package sim
+
+import "math/rand/v2"
+
+// RoundRobin chooses each engine in turn, whatever it is asked.
+func RoundRobin() Chooser { return new(roundRobin) }
+
+type roundRobin struct{ turn int }
+
+func (c *roundRobin) Choose(_ float64, _ *Request, f *Fleet) int {
+	c.turn++
+	return (c.turn - 1) % f.Engines()
+}
+
+// Random chooses evenly; one seed always gives the same choices.
+func Random(seed uint64) Chooser { return &random{rand.New(rand.NewPCG(seed, 0))} }
+
+type random struct{ rnd *rand.Rand }
+
+func (c *random) Choose(_ float64, _ *Request, f *Fleet) int { return c.rnd.IntN(f.Engines()) }
+
+// LeastLoaded chooses the engine with the fewest requests in flight; of several, the one not chosen for longest.
+func LeastLoaded() Chooser { return &leastLoaded{last: map[int]int{}} }
+
+type leastLoaded struct {
+	turn int
+	last map[int]int // engine to the turn it was chosen
+}
+
+func (c *leastLoaded) Choose(_ float64, _ *Request, f *Fleet) int {
+	best := 0
+	for e := 1; e < f.Engines(); e++ {
+		n, least := f.InFlight(e), f.InFlight(best)
+		if n < least || n == least && c.last[e] < c.last[best] {
+			best = e
+		}
+	}
+	c.turn++
+	c.last[best] = c.turn
+	return best
+}
