@@ -1,0 +1,183 @@
+package script
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// ask runs an RT or ov line.
+func (r *Runner) ask(ctx context.Context, overlap bool, args []string, o map[string]string) (string, error) {
+	req, err := r.request(args[0], o)
+	if err != nil {
+		return "", err
+	}
+	if overlap {
+		req.DryRun, req.Explain = true, true
+		m, err := r.route.Route(ctx, req)
+		if err != nil {
+			return refusal(err)
+		}
+		return r.printOverlap(m), nil
+	}
+	times, free := 1, false
+	for _, a := range args[1:] {
+		switch {
+		case a == "free":
+			free = true
+		case isNumbered(a, 'x'):
+			times, _ = strconv.Atoi(a[1:])
+		default:
+			return "", fmt.Errorf("RT: cannot read %q", a)
+		}
+	}
+	chosen := make(map[string]int)
+	for range times {
+		m, err := r.route.Route(ctx, req)
+		if err != nil {
+			return refusal(err)
+		}
+		chosen[m.GetTarget().GetWorkerId()]++
+		if free {
+			if _, err := r.route.RecordProgress(ctx, &kvoraclev1.RecordProgressRequest{Events: []*kvoraclev1.ProgressEvent{
+				{DecisionId: m.GetDecisionId(), Step: &kvoraclev1.ProgressEvent_Finished{Finished: &kvoraclev1.Finished{OutputTokens: 1}}},
+			}}); err != nil {
+				return refusal(err)
+			}
+		}
+		if as := o["as"]; as != "" {
+			r.names[as] = m.GetDecisionId()
+		}
+		if times == 1 {
+			return r.printChoice(m), nil
+		}
+	}
+	return printCounts(chosen), nil
+}
+
+// request is the Route message of a line.
+func (r *Runner) request(prompt string, o map[string]string) (*kvoraclev1.RouteRequest, error) {
+	tokens, err := tokensOf(prompt)
+	if err != nil {
+		return nil, err
+	}
+	req := &kvoraclev1.RouteRequest{
+		Model: "m", Lora: lora(o), CacheSalt: o["salt"], SessionId: o["session"], RequestId: o["id"],
+		Prompt: &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: tokens}},
+	}
+	for k, v := range o {
+		switch k {
+		case "model":
+			req.Model = v
+		case "deny":
+			req.DeniedWorkers = strings.Split(v, ",")
+		case "allow":
+			req.AllowedWorkers = strings.Split(v, ",")
+		case "phase":
+			req.Phase = kvoraclev1.Phase(kvoraclev1.Phase_value["PHASE_"+strings.ToUpper(v)])
+		case "hashes":
+			size, err := strconv.ParseUint(v, 10, 32)
+			if err != nil {
+				return nil, err
+			}
+			req.Prompt = hashed(tokens, int(size), o["scheme"])
+		case "form":
+			switch v {
+			case "none":
+				req.Prompt = nil
+			case "text":
+				req.Prompt = &kvoraclev1.RouteRequest_Text{Text: prompt}
+			default:
+				return nil, fmt.Errorf("form=%s: want none or text", v)
+			}
+		case "lora", "salt", "session", "id", "as", "scheme":
+		default:
+			key, ok := strings.CutPrefix(k, "label.")
+			if !ok {
+				return nil, fmt.Errorf("unknown option %q", k)
+			}
+			if req.RequiredLabels == nil {
+				req.RequiredLabels = make(map[string]string)
+			}
+			req.RequiredLabels[key] = v
+		}
+	}
+	return req, nil
+}
+
+func hashed(tokens []uint32, size int, scheme string) *kvoraclev1.RouteRequest_BlockHashes {
+	p := &kvoraclev1.BlockHashPrompt{HashScheme: block.Scheme, BlockSize: uint32(size), TokenCount: uint32(len(tokens))}
+	if scheme != "" {
+		p.HashScheme = scheme
+	}
+	if size > 0 {
+		for _, l := range block.AppendLocals(nil, tokens, size) {
+			p.LocalHashes = append(p.LocalHashes, uint64(l))
+		}
+	}
+	return &kvoraclev1.RouteRequest_BlockHashes{BlockHashes: p}
+}
+
+// progress runs a line about a routed request.
+func (r *Runner) progress(ctx context.Context, verb string, args []string, o map[string]string) (string, error) {
+	id, ok := r.names[args[0]]
+	if !ok {
+		id = args[0]
+	}
+	e := &kvoraclev1.ProgressEvent{DecisionId: id}
+	switch verb {
+	case "first":
+		e.Step = &kvoraclev1.ProgressEvent_FirstToken{FirstToken: &kvoraclev1.FirstToken{}}
+	case "gen":
+		n, err := strconv.ParseUint(args[1], 10, 32)
+		if err != nil {
+			return "", err
+		}
+		e.Step = &kvoraclev1.ProgressEvent_Generating{Generating: &kvoraclev1.Generating{OutputTokens: uint32(n)}}
+	case "free":
+		f := &kvoraclev1.Finished{OutputTokens: 1}
+		if v, ok := o["cached"]; ok {
+			n, err := strconv.ParseUint(v, 10, 64)
+			if err != nil {
+				return "", err
+			}
+			f.CachedTokens = &n
+		}
+		e.Step = &kvoraclev1.ProgressEvent_Finished{Finished: f}
+	case "cancel":
+		e.Step = &kvoraclev1.ProgressEvent_Cancelled{Cancelled: &kvoraclev1.Cancelled{}}
+	case "fail":
+		e.Step = &kvoraclev1.ProgressEvent_Failed{Failed: &kvoraclev1.Failed{Reason: "script"}}
+	}
+	m, err := r.route.RecordProgress(ctx, &kvoraclev1.RecordProgressRequest{Events: []*kvoraclev1.ProgressEvent{e}})
+	if err != nil {
+		return refusal(err)
+	}
+	switch {
+	case m.GetApplied() == 1:
+		return "applied\n", nil
+	case m.GetLateEvents() == 1:
+		return "late\n", nil
+	default:
+		return "unknown\n", nil
+	}
+}
+
+func printCounts(chosen map[string]int) string {
+	names := make([]string, 0, len(chosen))
+	for n := range chosen {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	parts := make([]string, len(names))
+	for i, n := range names {
+		parts[i] = fmt.Sprintf("%s=%d", n, chosen[n])
+	}
+	return strings.Join(parts, " ") + "\n"
+}

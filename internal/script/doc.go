@@ -1,0 +1,41 @@
+// Package script runs transcripts against a live oracle: a text in which each command is followed by what the oracle
+// answered. A transcript is a test (the answers are compared), a bug report, and a way to try the protocol by hand.
+//
+//	# Engine restarts in place; the blocks of its former life are gone.
+//	RB w1 e1 s1 +[A AB ABC]
+//	----
+//	ack s1 fresh held=3 stored=3
+//
+//	RB w1 e2 s1 +[X]
+//	----
+//	ack s1 fresh held=1 stored=1
+//
+//	ov ABC
+//	----
+//	w1=0
+//
+// A letter stands for four tokens; a string of letters is a prompt, and "+2" behind it adds two more tokens. As a block's
+// name, AB is the block with content B whose parent is A. Workers have a block size of 4 tokens and serve model "m"
+// unless a worker line says otherwise.
+//
+// Commands (options are key=value, in any order, behind the fixed part):
+//
+//	worker W [model= block= dp= addr= roles=prefill,decode max= repeats=counted scheme= label.K=V]
+//	    says how W introduces itself from now on; sends nothing
+//	RB W[/rank] eN sN OPS... [lora=name[@rev] salt= tier= group= next=]
+//	    one batch (or snapshot) of incarnation N with sequence N. The stream is opened with hello when the incarnation is
+//	    new (next= is the hello's next_sequence, by default the batch's). OPS:
+//	      +[A AB]   stores, one operation a block, by tokens      +{ABC}     one operation, a chain from the start
+//	      +{A>BC}   one operation, a chain that follows block A   +(A 2)     A with 2 tokens missing (a partial block)
+//	      +id[P:X]  a store by ids: block named X under P         -[A AB]    one removal of these blocks
+//	      clear     everything                                    snap[A AB] a snapshot at this sequence
+//	      digest    a digest of what the stream's own batches should have left in the device tier
+//	      digest!   the same with a wrong sum
+//	cut W[/rank]             closes the stream
+//	RL W[/rank] [run= wait= tokens= used= total= at=]     one load sample
+//	RT PROMPT [xN] [free] [OPTIONS]    routes (N times); free finishes each at once
+//	ov PROMPT [OPTIONS]      a dry run: leading blocks held, by worker
+//	    OPTIONS: model= lora= salt= as=NAME session= deny=W,W allow=W,W phase= scheme= hashes=BLOCKSIZE label.K=V id=
+//	first NAME | gen NAME n | free NAME [cached=] | cancel NAME | fail NAME    a routed request goes on
+//	drain W | undrain W | remove W | invalidate W | list
+package script

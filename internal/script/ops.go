@@ -1,0 +1,203 @@
+package script
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// messages turns the operations of an RB line into what is sent: one batch, or a snapshot, or a digest.
+func (w *worker) messages(seq uint64, ops []string, o map[string]string, mirror map[block.ID]bool) ([]*kvoraclev1.ReportBlocksRequest, error) {
+	batch := &kvoraclev1.BlockBatch{Sequence: seq}
+	for _, op := range ops {
+		body := inside(op)
+		var err error
+		switch {
+		case strings.HasPrefix(op, "snap["):
+			return w.snapshot(seq, body, o, mirror)
+		case op == "digest" || op == "digest!":
+			return []*kvoraclev1.ReportBlocksRequest{digest(seq, mirror, op == "digest!")}, nil
+		case op == "clear":
+			clear(mirror)
+			batch.Ops = append(batch.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Clear{Clear: &kvoraclev1.ClearBlocks{Tier: tier(o)}}})
+		case strings.HasPrefix(op, "-["):
+			err = w.remove(batch, body, o, mirror)
+		default:
+			var stores []*kvoraclev1.StoreBlocks
+			stores, err = w.stores(op, body, o, mirror)
+			for _, s := range stores {
+				batch.Ops = append(batch.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Store{Store: s}})
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return []*kvoraclev1.ReportBlocksRequest{{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: batch}}}, nil
+}
+
+func (w *worker) remove(batch *kvoraclev1.BlockBatch, body string, o map[string]string, mirror map[block.ID]bool) error {
+	rm := &kvoraclev1.RemoveBlocks{Tier: tier(o), Group: group(o)}
+	for name := range strings.FieldsSeq(body) {
+		id, err := w.id(name, o)
+		if err != nil {
+			return err
+		}
+		rm.BlockIds = append(rm.BlockIds, uint64(id))
+		delete(mirror, id)
+	}
+	batch.Ops = append(batch.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Remove{Remove: rm}})
+	return nil
+}
+
+// stores reads one of the + forms.
+func (w *worker) stores(op, body string, o map[string]string, mirror map[block.ID]bool) ([]*kvoraclev1.StoreBlocks, error) {
+	switch {
+	case strings.HasPrefix(op, "+["):
+		var out []*kvoraclev1.StoreBlocks
+		for name := range strings.FieldsSeq(body) {
+			s, err := w.storeTokens(w.parentOf(name), name[len(w.parentOf(name)):], 0, o, mirror)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, s)
+		}
+		return out, nil
+	case strings.HasPrefix(op, "+{"):
+		parent, content, ok := strings.Cut(body, ">")
+		if !ok {
+			parent, content = "", body
+		}
+		s, err := w.storeTokens(parent, content, 0, o, mirror)
+		return []*kvoraclev1.StoreBlocks{s}, err
+	case strings.HasPrefix(op, "+("):
+		f := strings.Fields(body)
+		missing := 0
+		if len(f) != 2 {
+			return nil, fmt.Errorf("%q: want a block and the number of tokens it lacks", op)
+		}
+		if _, err := fmt.Sscan(f[1], &missing); err != nil {
+			return nil, err
+		}
+		s, err := w.storeTokens(w.parentOf(f[0]), f[0][len(w.parentOf(f[0])):], missing, o, mirror)
+		return []*kvoraclev1.StoreBlocks{s}, err
+	case strings.HasPrefix(op, "+id["):
+		parent, name, _ := strings.Cut(body, ":")
+		p, err := w.id(parent, o)
+		if err != nil {
+			return nil, err
+		}
+		id, err := w.id(name, o)
+		if err != nil {
+			return nil, err
+		}
+		mirror[id] = true
+		return []*kvoraclev1.StoreBlocks{{
+			Parent:  &kvoraclev1.StoreBlocks_ParentBlockId{ParentBlockId: uint64(p)},
+			Content: &kvoraclev1.StoreBlocks_BlockIds{BlockIds: &kvoraclev1.BlockIds{Ids: []uint64{uint64(id)}}},
+			Tier:    tier(o),
+		}}, nil
+	default:
+		return nil, fmt.Errorf("cannot read operation %q", op)
+	}
+}
+
+// storeTokens is a store of content that follows parent (empty: the start), by tokens; the last ones may be missing.
+func (w *worker) storeTokens(parent, content string, missing int, o map[string]string, mirror map[block.ID]bool) (*kvoraclev1.StoreBlocks, error) {
+	tokens, err := tokensOf(content)
+	if err != nil {
+		return nil, err
+	}
+	tokens = tokens[:max(0, len(tokens)-missing)]
+	s := &kvoraclev1.StoreBlocks{
+		Parent:    &kvoraclev1.StoreBlocks_Root{Root: &kvoraclev1.Root{}},
+		Content:   &kvoraclev1.StoreBlocks_Tokens{Tokens: &kvoraclev1.BlockTokens{TokenIds: tokens}},
+		Tier:      tier(o),
+		Lora:      lora(o),
+		CacheSalt: o["salt"],
+	}
+	s.Group = group(o)
+	if parent != "" {
+		id, err := w.id(parent, o)
+		if err != nil {
+			return nil, err
+		}
+		s.Parent = &kvoraclev1.StoreBlocks_ParentBlockId{ParentBlockId: uint64(id)}
+	}
+	if len(tokens)%w.size == 0 && len(tokens) > 0 {
+		ids, err := w.ids(parent+content, o)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range ids[len(ids)-len(tokens)/w.size:] {
+			mirror[id] = true
+		}
+	}
+	return s, nil
+}
+
+func (w *worker) snapshot(seq uint64, body string, o map[string]string, mirror map[block.ID]bool) ([]*kvoraclev1.ReportBlocksRequest, error) {
+	clear(mirror)
+	stores, err := w.stores("+["+body+"]", body, o, mirror)
+	if err != nil {
+		return nil, err
+	}
+	return []*kvoraclev1.ReportBlocksRequest{
+		{Message: &kvoraclev1.ReportBlocksRequest_SnapshotBegin{SnapshotBegin: &kvoraclev1.SnapshotBegin{Sequence: seq}}},
+		{Message: &kvoraclev1.ReportBlocksRequest_SnapshotChunk{SnapshotChunk: &kvoraclev1.SnapshotChunk{Stores: stores}}},
+		{Message: &kvoraclev1.ReportBlocksRequest_SnapshotEnd{SnapshotEnd: &kvoraclev1.SnapshotEnd{BlockCount: uint64(len(mirror))}}},
+	}, nil
+}
+
+func digest(seq uint64, mirror map[block.ID]bool, wrong bool) *kvoraclev1.ReportBlocksRequest {
+	d := &kvoraclev1.BlockDigest{Sequence: seq, Count: uint64(len(mirror))}
+	for id := range mirror {
+		d.Xor ^= uint64(id)
+		d.Sum += uint64(id)
+	}
+	if wrong {
+		d.Sum++
+	}
+	return &kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Digest{Digest: d}}
+}
+
+func tier(o map[string]string) kvoraclev1.Tier {
+	v := o["tier"]
+	if n, ok := kvoraclev1.Tier_value["TIER_"+strings.ToUpper(v)]; ok && v != "" {
+		return kvoraclev1.Tier(n)
+	}
+	if v == "" {
+		return kvoraclev1.Tier_TIER_UNSPECIFIED
+	}
+	const unknown = 99
+	return unknown
+}
+
+// group is the attention group; anything but a number is group 0.
+func group(o map[string]string) uint32 {
+	n, err := strconv.ParseUint(o["group"], 10, 32)
+	if err != nil {
+		return 0
+	}
+	return uint32(n)
+}
+
+func lora(o map[string]string) *kvoraclev1.LoraAdapter {
+	name, rev, _ := strings.Cut(o["lora"], "@")
+	if name == "" {
+		return nil
+	}
+	return &kvoraclev1.LoraAdapter{Name: name, Revision: rev}
+}
+
+// inside is what an operation's brackets hold.
+func inside(op string) string {
+	if i := strings.IndexAny(op, "[{("); i >= 0 {
+		return strings.TrimRight(op[i+1:], "]})")
+	}
+	return ""
+}

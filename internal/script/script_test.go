@@ -1,0 +1,162 @@
+package script
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const sample = `# a comment
+worker w1 block=8
+
+RB w1 e1 s1 +[A AB]
+----
+ack s1 fresh held=2
+
+# another
+ov AB
+----
+w1=2
+two lines
+`
+
+func TestParse(t *testing.T) {
+	steps, err := Parse(strings.NewReader(sample))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Step{
+		{2, "worker w1 block=8", ""},
+		{4, "RB w1 e1 s1 +[A AB]", "ack s1 fresh held=2\n"},
+		{9, "ov AB", "w1=2\ntwo lines\n"},
+	}
+	if diff := cmp.Diff(want, steps); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	for _, bad := range []string{"----\nx\n", "ov A\n----\nx\n----\n"} {
+		if _, err := Parse(strings.NewReader(bad)); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}
+
+func TestRewriteChangesOnlyAnswers(t *testing.T) {
+	steps, err := Parse(strings.NewReader(sample))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := make([]string, len(steps))
+	for i, s := range steps {
+		answers[i] = s.Want
+	}
+	var out bytes.Buffer
+	if err := Rewrite(strings.NewReader(sample), &out, answers); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(sample, out.String()); diff != "" {
+		t.Errorf("the same answers changed the text (-want +got)\n%s", diff)
+	}
+	answers[1] = "ack s1 stale held=0\n"
+	out.Reset()
+	if err := Rewrite(strings.NewReader(sample), &out, answers); err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.Replace(sample, "ack s1 fresh held=2", "ack s1 stale held=0", 1); out.String() != want {
+		t.Errorf("got\n%s", out.String())
+	}
+}
+
+func TestSplit(t *testing.T) {
+	c, err := split("RB w1/r2 e1 s3 +[A AB] -[X Y] lora=x@1 +{A>BC}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"RB", "w1/r2", "e1", "s3", "+[A AB]", "-[X Y]", "+{A>BC}"}, c.words); diff != "" {
+		t.Errorf("words (-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"lora": "x@1"}, c.options); diff != "" {
+		t.Errorf("options (-want +got)\n%s", diff)
+	}
+	for _, bad := range []string{"", "  ", "RB +[A", "RB A]"} {
+		if _, err := split(bad); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}
+
+func TestTokensOf(t *testing.T) {
+	a, err := tokensOf("AB+2")
+	if err != nil || len(a) != 10 {
+		t.Fatalf("AB+2: %d tokens, %v", len(a), err)
+	}
+	b, _ := tokensOf("AC")
+	if !cmp.Equal(a[:4], b[:4]) || cmp.Equal(a[4:8], b[4:8]) {
+		t.Error("equal letters must give equal tokens, different ones different")
+	}
+	for _, bad := range []string{"A+x", "A+-1", "+99999999"} {
+		if _, err := tokensOf(bad); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}
+
+func TestBlockNames(t *testing.T) {
+	w := New(nil).worker("w")
+	if got := w.parentOf("ABC"); got != "AB" {
+		t.Errorf("parent of ABC is %q", got)
+	}
+	if got := w.parentOf("A"); got != "" {
+		t.Errorf("parent of A is %q", got)
+	}
+	ab, err := w.id("AB", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cb, _ := w.id("CB", nil)
+	salted, _ := w.id("AB", map[string]string{"salt": "s"})
+	if ab == cb || ab == salted {
+		t.Error("a block's id must depend on what is before it, and on the salt")
+	}
+	w.size = 8
+	if got := w.parentOf("ABCD"); got != "AB" {
+		t.Errorf("with blocks of 8 the parent of ABCD is %q", got)
+	}
+	if _, err := w.id("ABC", nil); err == nil {
+		t.Error("half a block has an id")
+	}
+}
+
+// FuzzParse: a transcript that can be read comes out of Rewrite with the same steps.
+func FuzzParse(f *testing.F) {
+	f.Add(sample)
+	f.Add("ov A\n----\n\n\nRT A\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		steps, err := Parse(strings.NewReader(text))
+		if err != nil {
+			return
+		}
+		answers := make([]string, len(steps))
+		for i, s := range steps {
+			answers[i] = s.Want
+			_, _ = split(s.Command) // must not panic
+		}
+		var out bytes.Buffer
+		if err := Rewrite(strings.NewReader(text), &out, answers); err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse(&out)
+		if err != nil {
+			t.Fatalf("rewritten text cannot be read: %v\n%q", err, out.String())
+		}
+		if len(again) != len(steps) {
+			t.Fatalf("%d steps became %d", len(steps), len(again))
+		}
+		for i := range steps {
+			if steps[i].Command != again[i].Command || steps[i].Want != again[i].Want {
+				t.Fatalf("step %d: %+v became %+v", i, steps[i], again[i])
+			}
+		}
+	})
+}
