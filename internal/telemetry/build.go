@@ -1,0 +1,113 @@
+package telemetry
+
+import (
+	"errors"
+	"fmt"
+
+	"go.opentelemetry.io/otel/metric"
+)
+
+// instruments are the synchronous ones, made from the table.
+type instruments struct {
+	decisions, promptTokens, matchedTokens, refused, panics        metric.Int64Counter
+	blockChanges, blockOperations, blockBatches, blockDigests      metric.Int64Counter
+	snapshots, resyncs, samples                                    metric.Int64Counter
+	progress, cachedTokens, released, workerEvents                 metric.Int64Counter
+	decisionDuration, matchedShare, firstToken, firstTokenDistance metric.Float64Histogram
+	cachedDistance                                                 metric.Int64Histogram
+}
+
+// builder makes instruments by name from the table's rows and remembers what went wrong.
+type builder struct {
+	meter metric.Meter
+	rows  map[string]Instrument
+	errs  []error
+}
+
+func newBuilder(m metric.Meter) *builder {
+	b := &builder{meter: m, rows: make(map[string]Instrument)}
+	for _, row := range Instruments() {
+		b.rows[row.Name] = row
+	}
+	return b
+}
+
+// take finds the row of a name and takes it out: each is made once.
+func (b *builder) take(name string, want Kind) Instrument {
+	row, ok := b.rows[name]
+	if !ok || row.Kind != want {
+		b.errs = append(b.errs, fmt.Errorf("telemetry: the table has no %s %s left", want, name))
+	}
+	delete(b.rows, name)
+	return row
+}
+
+func (b *builder) note(err error) {
+	if err != nil {
+		b.errs = append(b.errs, err)
+	}
+}
+
+func (b *builder) counter(name string) metric.Int64Counter {
+	row := b.take(name, Counter)
+	c, err := b.meter.Int64Counter(name, metric.WithUnit(row.Unit), metric.WithDescription(row.Meaning))
+	b.note(err)
+	return c
+}
+
+func (b *builder) histogram(name string) metric.Float64Histogram {
+	row := b.take(name, Histogram)
+	h, err := b.meter.Float64Histogram(name, metric.WithUnit(row.Unit), metric.WithDescription(row.Meaning),
+		metric.WithExplicitBucketBoundaries(row.Bounds...))
+	b.note(err)
+	return h
+}
+
+func (b *builder) intHistogram(name string) metric.Int64Histogram {
+	row := b.take(name, Histogram)
+	h, err := b.meter.Int64Histogram(name, metric.WithUnit(row.Unit), metric.WithDescription(row.Meaning),
+		metric.WithExplicitBucketBoundaries(row.Bounds...))
+	b.note(err)
+	return h
+}
+
+func (b *builder) gauge(name string) metric.Int64ObservableGauge {
+	row := b.take(name, Gauge)
+	g, err := b.meter.Int64ObservableGauge(name, metric.WithUnit(row.Unit), metric.WithDescription(row.Meaning))
+	b.note(err)
+	return g
+}
+
+// done says whether the code and the table agree: every row made, none missing.
+func (b *builder) done() error {
+	for name := range b.rows {
+		b.errs = append(b.errs, fmt.Errorf("telemetry: %s is in the table and was not made", name))
+	}
+	return errors.Join(b.errs...)
+}
+
+func newInstruments(b *builder) instruments {
+	return instruments{
+		decisions:          b.counter(mDecisions),
+		decisionDuration:   b.histogram(mDecisionDuration),
+		promptTokens:       b.counter(mPromptTokens),
+		matchedTokens:      b.counter(mMatchedTokens),
+		matchedShare:       b.histogram(mMatchedShare),
+		refused:            b.counter(mRefused),
+		panics:             b.counter(mPanics),
+		blockChanges:       b.counter(mBlockChanges),
+		blockOperations:    b.counter(mBlockOperations),
+		blockBatches:       b.counter(mBlockBatches),
+		blockDigests:       b.counter(mBlockDigests),
+		snapshots:          b.counter(mSnapshots),
+		resyncs:            b.counter(mResyncs),
+		samples:            b.counter(mSamples),
+		progress:           b.counter(mProgress),
+		firstToken:         b.histogram(mFirstToken),
+		firstTokenDistance: b.histogram(mFirstTokenError),
+		cachedTokens:       b.counter(mCachedTokens),
+		cachedDistance:     b.intHistogram(mCachedError),
+		released:           b.counter(mReleased),
+		workerEvents:       b.counter(mWorkerEvents),
+	}
+}

@@ -1,0 +1,143 @@
+package telemetry
+
+// Kind is the sort of an instrument.
+type Kind uint8
+
+// The kinds.
+const (
+	Counter   Kind = iota // only grows
+	Histogram             // distribution with explicit bounds
+	Gauge                 // read when somebody collects
+)
+
+// String gives the lower-case name.
+func (k Kind) String() string {
+	switch k {
+	case Counter:
+		return "counter"
+	case Histogram:
+		return "histogram"
+	case Gauge:
+		return "gauge"
+	default:
+		return "unknown"
+	}
+}
+
+// Instrument describes one metric.
+type Instrument struct {
+	Name       string // OpenTelemetry name; Prometheus shows it with "_" for "." and a suffix for unit and kind
+	Kind       Kind
+	Unit       string   // UCUM
+	Meaning    string   // for people
+	Attributes []string // attribute keys, in the order of observer.go
+	Bounds     []float64
+}
+
+// Names of the instruments.
+const (
+	mDecisions        = "kvoracle.decisions"
+	mDecisionDuration = "kvoracle.decision.duration"
+	mPromptTokens     = "kvoracle.prompt.tokens"
+	mMatchedTokens    = "kvoracle.matched.tokens"
+	mMatchedShare     = "kvoracle.matched.share"
+	mRefused          = "kvoracle.requests.refused"
+	mPanics           = "kvoracle.panics"
+
+	mBlockChanges    = "kvoracle.blocks.changes"
+	mBlockOperations = "kvoracle.blocks.operations"
+	mBlockBatches    = "kvoracle.blocks.batches"
+	mBlockDigests    = "kvoracle.blocks.digests"
+	mSnapshots       = "kvoracle.blocks.snapshots"
+	mResyncs         = "kvoracle.blocks.resyncs"
+	mSamples         = "kvoracle.load.samples"
+
+	mProgress        = "kvoracle.progress.events"
+	mFirstToken      = "kvoracle.first_token.duration"
+	mFirstTokenError = "kvoracle.first_token.error"
+	mCachedTokens    = "kvoracle.cached.tokens"
+	mCachedError     = "kvoracle.cached.error"
+	mReleased        = "kvoracle.bookings.released"
+	mWorkerEvents    = "kvoracle.worker.events"
+
+	mWorkers        = "kvoracle.workers"
+	mTargets        = "kvoracle.targets"
+	mModelTargets   = "kvoracle.model.targets"
+	mLedgers        = "kvoracle.index.ledgers"
+	mHolderBlocks   = "kvoracle.index.blocks"
+	mDistinctBlocks = "kvoracle.index.distinct_blocks"
+	mOrphans        = "kvoracle.index.orphans"
+	mReclaimable    = "kvoracle.index.reclaimable"
+	mGuesses        = "kvoracle.guesses"
+	mBookings       = "kvoracle.bookings"
+	mGateways       = "kvoracle.gateways"
+)
+
+// Keys of metric attributes.
+const (
+	kPolicy     = "policy"
+	kReason     = "reason"
+	kBlocks     = "blocks"
+	kLoad       = "load"
+	kBooked     = "booked"
+	kTier       = "tier"
+	kRPC        = "rpc"
+	kChange     = "change"
+	kOutcome    = "outcome"
+	kStep       = "step"
+	kDirection  = "direction"
+	kSource     = "source"
+	kCause      = "cause"
+	kEvent      = "event"
+	kState      = "state"
+	kConfidence = "confidence"
+	kModel      = "model"
+	kFresh      = "fresh"
+)
+
+// Instruments lists every metric of the service. docs/operations.md is checked against it.
+func Instruments() []Instrument {
+	// A decision takes tens of microseconds; a first token milliseconds to minutes.
+	fast := []float64{10e-6, 20e-6, 30e-6, 50e-6, 75e-6, 100e-6, 150e-6, 200e-6, 300e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 0.25, 1}
+	slow := []float64{1e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 30, 60, 120}
+	share := []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99}
+	tokens := []float64{0, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144}
+
+	return []Instrument{
+		{mDecisions, Counter, "{decision}", "Decisions, by what decided and how far the picture behind them could be trusted; booked is false for dry runs.", []string{kPolicy, kReason, kBlocks, kLoad, kBooked}, nil},
+		{mDecisionDuration, Histogram, "s", "Time of a decision inside the oracle: hashing, matching, choosing and booking, without the RPC.", nil, fast},
+		{mPromptTokens, Counter, "{token}", "Prompt tokens of booked decisions.", nil, nil},
+		{mMatchedTokens, Counter, "{token}", "Prompt tokens of booked decisions that the chosen target reported to hold, by tier.", []string{kTier}, nil},
+		{mMatchedShare, Histogram, "1", "Share of a booked prompt that the chosen target reported to hold.", nil, share},
+		{mRefused, Counter, "{request}", "Calls and stream messages answered with an error, by the reason in ErrorInfo, or by the status code where there is none.", []string{kRPC, kReason}, nil},
+		{mPanics, Counter, "{panic}", "Handlers that panicked: each is a bug.", []string{kRPC}, nil},
+
+		{mBlockChanges, Counter, "{block}", "Blocks in reports: stored, repeated_store, removed, unknown_removal, orphan (parent not held yet).", []string{kChange}, nil},
+		{mBlockOperations, Counter, "{operation}", "Operations in block reports: applied or refused.", []string{kOutcome}, nil},
+		{mBlockBatches, Counter, "{batch}", "Batches that were not applied: duplicate, gap (numbers missing before it), ignored (a snapshot is awaited).", []string{kOutcome}, nil},
+		{mBlockDigests, Counter, "{digest}", "Digests: matched, mismatched (the picture had drifted), skipped (not comparable at that moment).", []string{kOutcome}, nil},
+		{mSnapshots, Counter, "{snapshot}", "Snapshots that were taken over.", nil, nil},
+		{mResyncs, Counter, "{request}", "Snapshots asked for, by cause.", []string{kReason}, nil},
+		{mSamples, Counter, "{sample}", "Load samples: applied, or ignored because a newer one was known.", []string{kOutcome}, nil},
+
+		{mProgress, Counter, "{event}", "Lifecycle events of requests, by step: applied, late, or unknown (no such booking).", []string{kStep, kOutcome}, nil},
+		{mFirstToken, Histogram, "s", "Time to first token as measured.", nil, slow},
+		{mFirstTokenError, Histogram, "s", "Distance between the predicted and the measured time to first token; direction says whether the prediction was over or under.", []string{kDirection}, slow},
+		{mCachedTokens, Counter, "{token}", "Prompt tokens of finished requests that came from the cache: as matched by the oracle, and as counted by the engine.", []string{kSource}, nil},
+		{mCachedError, Histogram, "{token}", "Distance between matched and counted tokens of a finished request; direction says whether the match was over or under.", []string{kDirection}, tokens},
+		{mReleased, Counter, "{booking}", "Bookings dropped without word from their gateway: its lease ran out, the gateway came back without it, or the worker went.", []string{kCause}, nil},
+		{mWorkerEvents, Counter, "{event}", "Changes in workers' lives: registered, reborn, draining, ready, lost, removed.", []string{kEvent}, nil},
+
+		{mWorkers, Gauge, "{worker}", "Workers, by state.", []string{kState}, nil},
+		{mTargets, Gauge, "{target}", "Targets (ranks of workers), by how far their block reports can be trusted.", []string{kConfidence}, nil},
+		{mModelTargets, Gauge, "{target}", "Targets that serve a model, by whether their block reports are fresh.", []string{kModel, kFresh}, nil},
+		{mLedgers, Gauge, "{ledger}", "Targets whose blocks can be matched.", nil, nil},
+		{mHolderBlocks, Gauge, "{block}", "Blocks that targets reported to hold, each once per target.", nil, nil},
+		{mDistinctBlocks, Gauge, "{block}", "Different blocks in the index.", nil, nil},
+		{mOrphans, Gauge, "{block}", "Blocks held back until their parent is reported.", nil, nil},
+		{mReclaimable, Gauge, "{block}", "Blocks of targets that are gone, whose memory is not freed yet.", nil, nil},
+		{mGuesses, Gauge, "{prompt}", "Prompts under way whose blocks are expected and not confirmed.", nil, nil},
+		{mBookings, Gauge, "{booking}", "Requests booked and not seen to end.", nil, nil},
+		{mGateways, Gauge, "{gateway}", "Gateways with bookings.", nil, nil},
+	}
+}

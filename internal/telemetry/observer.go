@@ -1,0 +1,189 @@
+package telemetry
+
+import (
+	"context"
+	"math"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/oracle"
+)
+
+// observer implements oracle.Observer. It is made once; all methods may be called concurrently.
+type observer struct {
+	in instruments
+	// bg is what instruments want and measurements here do not have: they are made under locks, far from any request.
+	bg context.Context //nolint:containedctx // never cancelled, carries nothing
+
+	decisions *sets[decisionKey]
+	tiers     *sets[fleet.Tier]
+	progress  *sets[progressKey]
+	refused   *sets[refusedKey]
+	resyncs   *sets[oracle.ResyncReason]
+
+	change, outcome, direction, source, cause, event, rpc *sets[string]
+}
+
+var _ oracle.Observer = (*observer)(nil)
+
+// decisionKey is what decisions are counted by.
+type decisionKey struct {
+	policy string
+	reason oracle.ChoiceReason
+	blocks oracle.BlockConfidence
+	load   oracle.LoadConfidence
+	booked bool
+}
+
+type progressKey struct {
+	step    oracle.Step
+	outcome oracle.Outcome
+}
+
+type refusedKey struct{ rpc, reason string }
+
+func newObserver(in instruments) *observer {
+	return &observer{
+		in: in,
+		bg: context.Background(),
+		decisions: newSets(func(k decisionKey) []attribute.KeyValue {
+			return []attribute.KeyValue{
+				attribute.String(kPolicy, k.policy), attribute.String(kReason, k.reason.String()),
+				attribute.String(kBlocks, k.blocks.String()), attribute.String(kLoad, k.load.String()),
+				attribute.Bool(kBooked, k.booked),
+			}
+		}),
+		tiers: newSets(func(t fleet.Tier) []attribute.KeyValue {
+			return []attribute.KeyValue{attribute.String(kTier, t.String())}
+		}),
+		progress: newSets(func(k progressKey) []attribute.KeyValue {
+			return []attribute.KeyValue{attribute.String(kStep, k.step.String()), attribute.String(kOutcome, k.outcome.String())}
+		}),
+		refused: newSets(func(k refusedKey) []attribute.KeyValue {
+			return []attribute.KeyValue{attribute.String(kRPC, method(k.rpc)), attribute.String(kReason, k.reason)}
+		}),
+		resyncs: newSets(func(r oracle.ResyncReason) []attribute.KeyValue {
+			return []attribute.KeyValue{attribute.String(kReason, r.String())}
+		}),
+		rpc: newSets(func(rpc string) []attribute.KeyValue {
+			return []attribute.KeyValue{attribute.String(kRPC, method(rpc))}
+		}),
+		change:    word(kChange),
+		outcome:   word(kOutcome),
+		direction: word(kDirection),
+		source:    word(kSource),
+		cause:     word(kCause),
+		event:     word(kEvent),
+	}
+}
+
+// method is a full method name as OpenTelemetry writes it.
+func method(full string) string { return strings.TrimPrefix(full, "/") }
+
+// Decided implements oracle.Observer.
+func (o *observer) Decided(a *oracle.Answer, took time.Duration) {
+	booked := a.Decision != 0
+	o.in.decisions.Add(o.bg, 1, o.decisions.of(decisionKey{a.Policy, a.Reason, a.Blocks, a.Load, booked}).add...)
+	o.in.decisionDuration.Record(o.bg, took.Seconds())
+	if !booked || a.PromptTokens <= 0 {
+		return
+	}
+	o.in.promptTokens.Add(o.bg, int64(a.PromptTokens))
+	left := a.PromptTokens
+	for t, n := range a.Matched {
+		if n = min(n, left); n > 0 {
+			o.in.matchedTokens.Add(o.bg, int64(n), o.tiers.of(fleet.Tier(t)).add...)
+			left -= n
+		}
+	}
+	o.in.matchedShare.Record(o.bg, float64(a.PromptTokens-left)/float64(a.PromptTokens))
+}
+
+// Blocks implements oracle.Observer.
+func (o *observer) Blocks(d oracle.BlockCounters) {
+	o.count(o.in.blockChanges, o.change, "stored", d.Stored)
+	o.count(o.in.blockChanges, o.change, "repeated_store", d.RepeatedStores)
+	o.count(o.in.blockChanges, o.change, "removed", d.Removed)
+	o.count(o.in.blockChanges, o.change, "unknown_removal", d.UnknownRemovals)
+	o.count(o.in.blockChanges, o.change, "orphan", d.Orphans)
+	o.count(o.in.blockOperations, o.outcome, "applied", d.AppliedOps)
+	o.count(o.in.blockOperations, o.outcome, "refused", d.RefusedOps)
+	o.count(o.in.blockBatches, o.outcome, "duplicate", d.DuplicateBatches)
+	o.count(o.in.blockBatches, o.outcome, "gap", d.Gaps)
+	o.count(o.in.blockBatches, o.outcome, "ignored", d.IgnoredBatches)
+	o.count(o.in.blockDigests, o.outcome, "matched", d.DigestsMatched)
+	o.count(o.in.blockDigests, o.outcome, "mismatched", d.DigestsMismatched)
+	o.count(o.in.blockDigests, o.outcome, "skipped", d.DigestsSkipped)
+	if d.Snapshots > 0 {
+		o.in.snapshots.Add(o.bg, asCount(d.Snapshots))
+	}
+}
+
+// count adds n under one word; most of a message's counters are zero and cost nothing.
+func (o *observer) count(c metric.Int64Counter, by *sets[string], value string, n uint64) {
+	if n > 0 {
+		c.Add(o.bg, asCount(n), by.of(value).add...)
+	}
+}
+
+func asCount(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+
+// Resync implements oracle.Observer.
+func (o *observer) Resync(r oracle.ResyncReason) { o.in.resyncs.Add(o.bg, 1, o.resyncs.of(r).add...) }
+
+// Sample implements oracle.Observer.
+func (o *observer) Sample(applied bool) {
+	outcome := "ignored"
+	if applied {
+		outcome = "applied"
+	}
+	o.count(o.in.samples, o.outcome, outcome, 1)
+}
+
+// Progress implements oracle.Observer.
+func (o *observer) Progress(step oracle.Step, outcome oracle.Outcome) {
+	o.in.progress.Add(o.bg, 1, o.progress.of(progressKey{step, outcome}).add...)
+}
+
+// Prediction implements oracle.Observer.
+func (o *observer) Prediction(matched, cached int) {
+	o.in.cachedTokens.Add(o.bg, int64(max(matched, 0)), o.source.of("matched").add...)
+	o.in.cachedTokens.Add(o.bg, int64(max(cached, 0)), o.source.of("counted").add...)
+	distance, direction := matched-cached, directionOf(matched > cached, matched < cached)
+	if distance < 0 {
+		distance = -distance
+	}
+	o.in.cachedDistance.Record(o.bg, int64(distance), o.direction.of(direction).record...)
+}
+
+// FirstToken implements oracle.Observer.
+func (o *observer) FirstToken(predicted, measured float64) {
+	o.in.firstToken.Record(o.bg, measured)
+	direction := directionOf(predicted > measured, predicted < measured)
+	o.in.firstTokenDistance.Record(o.bg, math.Abs(predicted-measured), o.direction.of(direction).record...)
+}
+
+func directionOf(over, under bool) string {
+	switch {
+	case over:
+		return "over"
+	case under:
+		return "under"
+	default:
+		return "exact"
+	}
+}
+
+// Released implements oracle.Observer.
+func (o *observer) Released(n int, why string) {
+	o.count(o.in.released, o.cause, why, uint64(max(n, 0)))
+}
+
+// WorkerState implements oracle.Observer.
+func (o *observer) WorkerState(_ *fleet.Worker, event string) {
+	o.count(o.in.workerEvents, o.event, event, 1)
+}
