@@ -1,0 +1,149 @@
+package main
+
+import (
+	"encoding"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kvoracle/kvoracle/server"
+)
+
+// setting is one row of the table: a flag, and by its name an environment variable and a key of the file.
+type setting struct {
+	name, help string
+	bind       func(f *flag.FlagSet, name, help string)
+}
+
+// group is a part of the table with a heading.
+type group struct {
+	title    string
+	settings []setting
+}
+
+// The kinds of values. Each takes the present value, which is the default, as the one to show.
+func str(p *string) func(*flag.FlagSet, string, string) {
+	return func(f *flag.FlagSet, name, help string) { f.StringVar(p, name, *p, help) }
+}
+
+func number(p *int) func(*flag.FlagSet, string, string) {
+	return func(f *flag.FlagSet, name, help string) { f.IntVar(p, name, *p, help) }
+}
+
+func fraction(p *float64) func(*flag.FlagSet, string, string) {
+	return func(f *flag.FlagSet, name, help string) { f.Float64Var(p, name, *p, help) }
+}
+
+func yes(p *bool) func(*flag.FlagSet, string, string) {
+	return func(f *flag.FlagSet, name, help string) { f.BoolVar(p, name, *p, help) }
+}
+
+func span(p *time.Duration) func(*flag.FlagSet, string, string) {
+	return func(f *flag.FlagSet, name, help string) { f.DurationVar(p, name, *p, help) }
+}
+
+func text(p interface {
+	encoding.TextMarshaler
+	encoding.TextUnmarshaler
+},
+) func(*flag.FlagSet, string, string) {
+	return func(f *flag.FlagSet, name, help string) { f.TextVar(p, name, p, help) }
+}
+
+// groups is the table of all settings, in the order of --help.
+func (s *settings) groups() []group {
+	return []group{
+		{"Where it listens", []setting{
+			{"listen", "host:port of the gRPC service; port 0 is any free one", str(&s.Listen)},
+			{"ops-listen", "host:port for metrics, health and profiles; empty: none", str(&s.OpsListen)},
+			{"insecure", "allow addresses that other machines can reach, without TLS", yes(&s.Insecure)},
+			{"reflection", "show the schema to tools like grpcurl", yes(&s.Reflection)},
+		}},
+		{"How it decides", []setting{
+			{"policy", "least_time, least_loaded, power_of_two, round_robin or random", str(&s.Policy)},
+			{"expected-workers", "be ready once so many workers have reported; 0: at once", number(&s.ExpectedWorkers)},
+			{"lease", "life of a booking without news from its gateway", span(&s.Lease)},
+			{"report-fresh", "how long a load sample is believed", span(&s.ReportFresh)},
+			{"guess-linger", "how long a finished request's blocks are expected unreported", span(&s.GuessLinger)},
+			{"stream-grace", "how long blocks are trusted after a report stream was cut", span(&s.StreamGrace)},
+			{"worker-lease", "how long a worker stays a candidate without a report stream", span(&s.WorkerLease)},
+			{"stale-credit", "share of a target's blocks that counts while its reports are stale", fraction(&s.StaleCredit)},
+		}},
+		{"How much it takes", []setting{
+			{"max-prompt-tokens", "longest prompt", number(&s.MaxPromptTokens)},
+			{"max-message-bytes", "largest message; 0: what the longest prompt needs", number(&s.MaxMessageBytes)},
+			{"max-concurrent-streams", "open calls on one connection", number(&s.MaxConcurrentStreams)},
+			{"max-header-bytes", "size of a call's metadata", number(&s.MaxHeaderBytes)},
+			{"max-workers", "workers in the fleet", number(&s.MaxWorkers)},
+			{"max-blocks", "blocks in the index, each once per target, about 130 bytes", number(&s.MaxBlocks)},
+		}},
+		{"Connections", []setting{
+			{"keepalive-time", "ping a connection that was silent for so long", span(&s.KeepaliveTime)},
+			{"keepalive-timeout", "give it up when the ping is not answered in this time", span(&s.KeepaliveTimeout)},
+			{"keepalive-min-time", "send clients away that ping more often", span(&s.KeepaliveMinTime)},
+			{"max-connection-age", "ask a connection to go after so long, so that clients spread", span(&s.MaxConnectionAge)},
+			{"max-connection-age-grace", "how long its calls may go on then", span(&s.MaxConnectionAgeGrace)},
+		}},
+		{"Stopping", []setting{
+			{"drain-delay", "go on serving after saying \"not ready\"; 5s behind a load balancer", span(&s.DrainDelay)},
+			{"drain-timeout", "let calls end by themselves for so long", span(&s.DrainTimeout)},
+		}},
+		{"Logs", []setting{
+			{"log-level", "debug, info, warn or error", text(&s.logLevel)},
+			{"log-format", "text or json", str(&s.logFormat)},
+			{"slow-call", "log calls that take longer; 0: none", span(&s.SlowCall)},
+		}},
+		{"The program", []setting{
+			{flagConfig, "YAML file with settings, each under its flag's name", str(&s.configFile)},
+			{"hint", "print a command to try, once it serves", yes(&s.hint)},
+			{flagVersion, "print the version and end", yes(&s.showVersion)},
+		}},
+	}
+}
+
+// writeHelp explains all settings with their defaults.
+func writeHelp(w io.Writer) {
+	s := &settings{Config: server.DefaultConfig(), logFormat: "text"}
+	flags := s.flagSet()
+	_, _ = fmt.Fprintf(w, `kvoracle tells gateways which worker should take a prompt.
+
+Usage: kvoracle [--setting=value ...]
+
+Each setting is a flag, an environment variable (--drain-delay is %sDRAIN_DELAY) and a key of the --config file.
+A flag wins over the environment, which wins over the file. Telemetry follows OpenTelemetry's OTEL_* variables; nothing
+is exported unless they ask for it.
+`, envPrefix)
+	for _, g := range s.groups() {
+		_, _ = fmt.Fprintf(w, "\n%s:\n", g.title)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		for _, x := range g.settings {
+			f := flags.Lookup(x.name)
+			_, _ = fmt.Fprintf(t, "  --%s\t%s\t%s\n", f.Name, shownDefault(f.DefValue), f.Usage)
+		}
+		_ = t.Flush()
+	}
+}
+
+// shownDefault is a default as a person wants to read it.
+func shownDefault(v string) string {
+	switch v {
+	case "":
+		return "(none)"
+	case "false":
+		return "off"
+	case "true":
+		return "on"
+	}
+	if short, ok := strings.CutSuffix(v, "m0s"); ok { // a time.Duration never says just 30m
+		v = short + "m"
+	}
+	return strings.ToLower(v)
+}
+
+// hintLine is a command that asks the server at this address for a decision.
+func hintLine(address string) string {
+	return "go run ./client/cmd/kvoraclectl route --server " + address + " --model demo --tokens 1-64"
+}

@@ -1,0 +1,153 @@
+package server
+
+import (
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/index"
+	"github.com/kvoracle/kvoracle/internal/load"
+	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/policy"
+	"github.com/kvoracle/kvoracle/internal/wire"
+)
+
+// Config is everything a Server can be told. The zero value runs: a field that is zero has the default named beside it.
+// DefaultConfig is what the program kvoracle starts from; it also turns on what costs a port or shows the schema.
+type Config struct {
+	// Listen is the "host:port" of the gRPC service. Empty: 127.0.0.1:7070. Port 0: any free one, see Server.Addr.
+	Listen string
+	// OpsListen is the "host:port" of the operator's HTTP server: metrics, health, profiles. Empty: none.
+	OpsListen string
+	// Insecure allows addresses that other machines can reach. There is no TLS yet, so without it only loopback
+	// addresses are accepted.
+	Insecure bool
+
+	// Policy decides; one of policy.Names. Empty: "least_time".
+	Policy string
+	// ExpectedWorkers is how many workers must have fresh block reports before the server says it is ready; then it
+	// stays ready. 0: ready at once. At most MaxWorkers.
+	ExpectedWorkers int
+
+	// MaxPromptTokens is the longest prompt. 0: 1,048,576. A prompt of that length takes about 10 bytes of
+	// memory a token while it is decided.
+	MaxPromptTokens int
+	// MaxMessageBytes is the largest message read from a peer. 0: 4 bytes for each of MaxPromptTokens, and 64 KiB for
+	// the rest of the request. A peer can make the server hold that much for each open call.
+	MaxMessageBytes int
+	// MaxConcurrentStreams is the number of calls one connection may have open. 0: 10,000. Each has a goroutine.
+	MaxConcurrentStreams int
+	// MaxHeaderBytes is the size of a call's metadata, as HTTP/2 counts it. 0: 16 KiB.
+	MaxHeaderBytes int
+
+	// KeepaliveTime is how long a connection may be silent before the server pings it. 0: 30 s; at least 1 s.
+	KeepaliveTime time.Duration
+	// KeepaliveTimeout is how long the answer to a ping may take before the connection is given up. 0: 10 s. With
+	// KeepaliveTime it is how long a dead peer is believed to live.
+	KeepaliveTimeout time.Duration
+	// KeepaliveMinTime is how often a client may ping, with or without open calls. 0: 10 s. One that pings more often
+	// is sent away.
+	KeepaliveMinTime time.Duration
+	// MaxConnectionAge is when a connection is asked to go, give or take a tenth, so that clients spread over new
+	// replicas. 0: 30 min. Long streams are cut then and resume on another connection.
+	MaxConnectionAge time.Duration
+	// MaxConnectionAgeGrace is how long calls may go on on a connection that was asked to go. 0: 30 s.
+	MaxConnectionAgeGrace time.Duration
+
+	// DrainDelay is how long the server goes on serving after it said that it is not ready, so that load balancers
+	// notice before calls are refused. 0: none, right for loopback; about 5 s behind a load balancer.
+	DrainDelay time.Duration
+	// DrainTimeout is how long calls in flight may take to end before they are cut. 0: 10 s. Stopping takes at most
+	// DrainDelay + DrainTimeout and a few seconds for the last telemetry.
+	DrainTimeout time.Duration
+
+	// Reflection shows the schema to tools like grpcurl.
+	Reflection bool
+	// SlowCall is the time from which a unary call is logged as slow. 0: never.
+	SlowCall time.Duration
+
+	// StreamGrace is how long a target's blocks are trusted after its report stream was cut. 0: 10 s. At most
+	// WorkerLease.
+	StreamGrace time.Duration
+	// WorkerLease is how long a worker that has reported stays a candidate with no report stream open. 0: 60 s.
+	WorkerLease time.Duration
+	// Lease is how long a booking lives without news from its gateway. 0: 60 s. Shorter forgets live requests of gateways
+	// that report seldom; longer keeps the load of gateways that died.
+	Lease time.Duration
+	// ReportFresh is how long a load sample is believed. 0: 10 s. It should be several reporting intervals.
+	ReportFresh time.Duration
+	// GuessLinger is how long what a prompt has left in its target's cache is expected there after its request has
+	// finished, for block reports to arrive. 0: 2 s. It should cover the reporters' delay.
+	GuessLinger time.Duration
+	// MaxWorkers bounds the fleet. 0: 16,384.
+	MaxWorkers int
+	// MaxBlocks bounds the index, counting each block once per target that holds it. 0: 67,108,864. Each takes about
+	// 130 bytes.
+	MaxBlocks int
+	// StaleCredit is the share of a target's blocks that still counts when its reports are stale, above 0 to 1.
+	// 0: 0.5.
+	StaleCredit float64
+}
+
+const (
+	defaultListen    = "127.0.0.1:7070"
+	defaultOpsListen = "127.0.0.1:7071"
+)
+
+// DefaultConfig is the configuration of a server nobody configured: the operator's port and reflection on, and every
+// default written out, but for MaxMessageBytes, which follows MaxPromptTokens.
+func DefaultConfig() Config {
+	c := Config{OpsListen: defaultOpsListen, Reflection: true, SlowCall: 100 * time.Millisecond}.withDefaults()
+	c.MaxMessageBytes = 0
+	return c
+}
+
+// withDefaults fills in the zeros.
+func (c Config) withDefaults() Config {
+	setDefault(&c.Listen, defaultListen)
+	setDefault(&c.Policy, policy.Names()[0])
+	setDefault(&c.MaxPromptTokens, 1<<20)
+	setDefault(&c.MaxMessageBytes, wire.Limits{MaxPromptTokens: c.MaxPromptTokens}.WithDefaults().MaxMessageBytes)
+	setDefault(&c.MaxConcurrentStreams, 10_000)
+	setDefault(&c.MaxHeaderBytes, 16<<10)
+	setDefault(&c.KeepaliveTime, 30*time.Second)
+	setDefault(&c.KeepaliveTimeout, 10*time.Second)
+	setDefault(&c.KeepaliveMinTime, 10*time.Second)
+	setDefault(&c.MaxConnectionAge, 30*time.Minute)
+	setDefault(&c.MaxConnectionAgeGrace, 30*time.Second)
+	setDefault(&c.DrainTimeout, 10*time.Second)
+	setDefault(&c.StreamGrace, 10*time.Second)
+	setDefault(&c.WorkerLease, time.Minute)
+	setDefault(&c.Lease, time.Minute)
+	setDefault(&c.ReportFresh, 10*time.Second)
+	setDefault(&c.GuessLinger, 2*time.Second)
+	setDefault(&c.MaxWorkers, 16_384)
+	setDefault(&c.MaxBlocks, 64<<20)
+	setDefault(&c.StaleCredit, 0.5)
+	return c
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// limits are what messages may hold.
+func (c Config) limits() wire.Limits {
+	return wire.Limits{MaxPromptTokens: c.MaxPromptTokens, MaxMessageBytes: c.MaxMessageBytes}.WithDefaults()
+}
+
+// oracle is the part that the oracle itself wants. The configuration is valid and has its defaults.
+func (c Config) oracle() oracle.Config {
+	p, _ := policy.ByName(c.Policy)
+	return oracle.Config{
+		Policy:      p,
+		MaxWorkers:  c.MaxWorkers,
+		Index:       index.Config{MaxBlocks: c.MaxBlocks},
+		Load:        load.Config{Lease: c.Lease, MaxReportAge: c.ReportFresh},
+		StaleCredit: c.StaleCredit,
+		StreamGrace: c.StreamGrace,
+		WorkerLease: c.WorkerLease,
+		GuessLinger: c.GuessLinger,
+	}
+}

@@ -1,0 +1,101 @@
+package server
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDefaultsRun(t *testing.T) {
+	for name, c := range map[string]Config{"zero": {}, "default": DefaultConfig()} {
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s configuration: %v", name, err)
+		}
+		filled := reflect.ValueOf(c.withDefaults())
+		for _, f := range reflect.VisibleFields(filled.Type()) {
+			switch f.Name {
+			case "OpsListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall":
+				continue // zero means none or off
+			}
+			if filled.FieldByIndex(f.Index).IsZero() {
+				t.Errorf("%s configuration: %s has no default", name, f.Name)
+			}
+		}
+	}
+}
+
+func TestLongestPromptFitsTheDefaultMessage(t *testing.T) {
+	for _, tokens := range []int{0, 1000, 1 << 22} {
+		c := Config{MaxPromptTokens: tokens}.withDefaults()
+		if c.MaxMessageBytes < 4*c.MaxPromptTokens+1024 {
+			t.Errorf("%d tokens: messages of %d bytes", c.MaxPromptTokens, c.MaxMessageBytes)
+		}
+		if err := (Config{MaxPromptTokens: tokens}).Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestContradictionsAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		want   []string
+	}{
+		{"not loopback", func(c *Config) { c.Listen = "0.0.0.0:7070" }, []string{"Listen", "0.0.0.0:7070", "Insecure", "TLS"}},
+		{"all interfaces", func(c *Config) { c.Listen = ":7070" }, []string{"Listen", "Insecure"}},
+		{"a host name", func(c *Config) { c.OpsListen = "oracle.example:7071" }, []string{"OpsListen", "Insecure"}},
+		{"no port", func(c *Config) { c.Listen = "127.0.0.1" }, []string{"Listen", "host:port"}},
+		{"the same port", func(c *Config) { c.OpsListen = c.Listen }, []string{"Listen", "OpsListen"}},
+		{"policy", func(c *Config) { c.Policy = "magic" }, []string{"Policy", "magic", "least_time"}},
+		{"message too small", func(c *Config) { c.MaxMessageBytes = 1000 }, []string{"MaxMessageBytes", "MaxPromptTokens"}},
+		{"never ready", func(c *Config) { c.ExpectedWorkers, c.MaxWorkers = 5, 4 }, []string{"ExpectedWorkers", "MaxWorkers", "5", "4"}},
+		{"grace over lease", func(c *Config) { c.StreamGrace = 2 * time.Minute }, []string{"StreamGrace", "WorkerLease", "2m0s", "1m0s"}},
+		{"negative", func(c *Config) { c.DrainTimeout = -1 }, []string{"DrainTimeout", "-1ns"}},
+		{"negative count", func(c *Config) { c.MaxBlocks = -3 }, []string{"MaxBlocks", "-3"}},
+		{"pings too fast", func(c *Config) { c.KeepaliveTime = time.Millisecond }, []string{"KeepaliveTime", "1ms", "1s"}},
+		{"credit", func(c *Config) { c.StaleCredit = 1.5 }, []string{"StaleCredit", "1.5"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			c.change(&cfg)
+			err := cfg.Validate()
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if n := strings.Count(err.Error(), "\n") + 1; n != 1 {
+				t.Errorf("%d faults, want 1: %v", n, err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not name %q", err, want)
+				}
+			}
+			if _, err := New(cfg); err == nil {
+				t.Error("New accepted it")
+			}
+		})
+	}
+}
+
+func TestAllFaultsAtOnce(t *testing.T) {
+	c := Config{Listen: "x", Policy: "y", StaleCredit: -1, MaxWorkers: -1}
+	if err := c.Validate(); err == nil || strings.Count(err.Error(), "\n") < 3 {
+		t.Errorf("want four faults or more, got %v", err)
+	}
+}
+
+func TestLoopback(t *testing.T) {
+	for address, want := range map[string]bool{
+		"127.0.0.1:1": true, "127.8.8.8:1": true, "[::1]:1": true, "localhost:1": true,
+		"0.0.0.0:1": false, ":1": false, "[::]:1": false, "10.0.0.1:1": false, "example.org:1": false, "bad": false,
+	} {
+		if got := isLoopback(address); got != want {
+			t.Errorf("%s: %v, want %v", address, got, want)
+		}
+	}
+	if err := (Config{Listen: "0.0.0.0:0", OpsListen: "[::]:7071", Insecure: true}).Validate(); err != nil {
+		t.Errorf("Insecure must allow it: %v", err)
+	}
+}

@@ -1,0 +1,138 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/health"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// The components of the server's health, by the names under which grpc.health.v1 knows them.
+const (
+	// healthLiveness: the process works. Down only before start and after the end; a drain does not touch it.
+	healthLiveness = "liveness"
+	// healthFleet: ExpectedWorkers workers have had fresh block reports at one moment since the start.
+	healthFleet = "fleet"
+	// healthReadiness: send traffic here. Serving, not draining, and fleet well.
+	healthReadiness = "readiness"
+	// healthServer is the server as a whole: the same as readiness.
+	healthServer = ""
+)
+
+// components lists all names, in the order in which pages show them. The services are up while calls are answered,
+// even before the fleet is well: workers must be able to report for it to become so.
+func components() []string {
+	return []string{
+		healthLiveness, healthReadiness, healthFleet,
+		kvoraclev1.RouteService_ServiceDesc.ServiceName, kvoraclev1.FleetService_ServiceDesc.ServiceName, healthServer,
+	}
+}
+
+// board is the server's health: named components that start unwell. It mirrors itself to the gRPC health service and
+// logs transitions only.
+//
+// Safe for concurrent use. mu guards all fields below it; the gRPC health server's own lock is taken inside.
+type board struct {
+	rpc *health.Server
+	log *slog.Logger
+
+	mu                sync.Mutex
+	isServing         bool
+	isDraining        bool
+	fresh, most, want int // workers with fresh reports now, the most ever, and those wanted
+	up                map[string]bool
+}
+
+func newBoard(expectedWorkers int, log *slog.Logger) *board {
+	b := &board{rpc: health.NewServer(), log: log, want: expectedWorkers, up: make(map[string]bool)}
+	for _, c := range components() {
+		b.rpc.SetServingStatus(c, healthpb.HealthCheckResponse_NOT_SERVING)
+	}
+	return b
+}
+
+// serving says that calls are answered.
+func (b *board) serving() { b.change(func() { b.isServing = true }) }
+
+// draining says that the server is going.
+func (b *board) draining() { b.change(func() { b.isDraining = true }) }
+
+// ended says that calls are not answered any more; the gRPC health service then ignores what comes later.
+func (b *board) ended() {
+	b.change(func() { b.isServing = false })
+	b.rpc.Shutdown()
+}
+
+// workers says how many workers have fresh block reports.
+func (b *board) workers(fresh int) {
+	b.change(func() { b.fresh, b.most = fresh, max(b.most, fresh) })
+}
+
+// isWarm says whether enough workers have been fresh at once; then counting them again changes nothing.
+func (b *board) isWarm() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.most >= b.want
+}
+
+// change edits the facts and derives the components from them.
+func (b *board) change(edit func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	edit()
+	answering := b.isServing && !b.isDraining
+	warm := b.isServing && b.most >= b.want
+	b.set(healthLiveness, b.isServing)
+	b.set(healthFleet, warm)
+	b.set(kvoraclev1.RouteService_ServiceDesc.ServiceName, answering)
+	b.set(kvoraclev1.FleetService_ServiceDesc.ServiceName, answering)
+	b.set(healthReadiness, answering && warm)
+	b.set(healthServer, answering && warm)
+}
+
+// set shows one component. mu is held.
+func (b *board) set(component string, up bool) {
+	if b.up[component] == up {
+		return
+	}
+	b.up[component] = up
+	state := healthpb.HealthCheckResponse_NOT_SERVING
+	if up {
+		state = healthpb.HealthCheckResponse_SERVING
+	}
+	b.rpc.SetServingStatus(component, state)
+	b.log.Info("health", slog.String("component", shown(component)), slog.String("status", state.String()))
+}
+
+// shown names a component to people.
+func shown(component string) string {
+	if component == healthServer {
+		return "server"
+	}
+	return component
+}
+
+// check is one component's state, with every component's for people to read.
+func (b *board) check(component string) (up bool, page string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var s strings.Builder
+	for _, c := range components() {
+		state := "not serving"
+		if b.up[c] {
+			state = "serving"
+		}
+		fmt.Fprintf(&s, "%s: %s", shown(c), state)
+		if c == healthFleet {
+			fmt.Fprintf(&s, " (%d of %d expected workers fresh)", b.fresh, b.want)
+		}
+		s.WriteByte('\n')
+	}
+	return b.up[component], s.String()
+}

@@ -1,0 +1,122 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/kvoracle/kvoracle/internal/oracle"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// AuthFunc decides whether a call may go on. It gets the call's context (metadata, peer) and full method name and
+// returns the context for the handler, or an error: a gRPC status is sent as it is, anything else becomes UNAUTHENTICATED
+// without its text. It is called for every method but health checks, concurrently, and once for each call: a stream
+// is not asked again.
+type AuthFunc func(ctx context.Context, fullMethod string) (context.Context, error)
+
+// interceptors makes both chains. They stand, outermost first, in this order:
+//
+//	watch      counts and logs what comes out, whoever made it: so around everything else
+//	parentOf, controlSpans
+//	           the caller's trace; before auth so that a hook may start spans of its own
+//	logging    a line for each call of the control service; nothing else pays for it
+//	auth       refuses before any handler runs
+//	endForeign ends streams of other services when the server is going (streams only)
+//	recovery   innermost: nothing outside the handler should ever see a panic
+func (s *Server) interceptors() []grpc.ServerOption {
+	rescue := recovery.WithRecoveryHandlerContext(s.recovered)
+	events := []logging.Option{logging.WithLogOnEvents(logging.FinishCall)}
+
+	unary := []grpc.UnaryServerInterceptor{s.watch.unary}
+	stream := []grpc.StreamServerInterceptor{s.watch.stream}
+	if s.tel.TracerProvider() != nil {
+		spans := newControlSpans(s.tel)
+		unary = append(unary, parentOf(s.tel.Propagator()), spans.unary)
+		stream = append(stream, spans.stream)
+	}
+	control := selector.MatchFunc(func(_ context.Context, c interceptors.CallMeta) bool { return isControl(c.FullMethod()) })
+	unary = append(unary, selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(logTo(s.log), events...), control))
+	stream = append(stream, selector.StreamServerInterceptor(logging.StreamServerInterceptor(logTo(s.log), events...), control))
+	if s.auth != nil {
+		guarded := selector.MatchFunc(func(_ context.Context, c interceptors.CallMeta) bool { return !isHealth(c.FullMethod()) })
+		unary = append(unary, selector.UnaryServerInterceptor(auth.UnaryServerInterceptor(ask(s.auth)), guarded))
+		stream = append(stream, selector.StreamServerInterceptor(auth.StreamServerInterceptor(ask(s.auth)), guarded))
+	}
+	stream = append(stream, s.endForeign)
+	unary = append(unary, recovery.UnaryServerInterceptor(rescue))
+	stream = append(stream, recovery.StreamServerInterceptor(rescue))
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...)}
+}
+
+// recovered makes an error of a panic. The panic's text may hold anything, so it goes to the log and not to the peer.
+func (s *Server) recovered(ctx context.Context, p any) error {
+	rpc, _ := grpc.Method(ctx)
+	s.tel.Panicked(rpc)
+	s.log.LogAttrs(ctx, slog.LevelError, "panic in a handler", slog.String("rpc", rpc),
+		slog.String("panic", fmt.Sprint(p)), slog.String("stack", string(debug.Stack())))
+	return toStatus(oracle.Fault(oracle.Internal, oracle.ReasonInternal, "", "", "internal error"))
+}
+
+// ask turns the hook into what the middleware wants.
+func ask(hook AuthFunc) auth.AuthFunc {
+	return func(ctx context.Context) (context.Context, error) {
+		rpc, _ := grpc.Method(ctx)
+		next, err := hook(ctx, rpc)
+		if err == nil {
+			return next, nil
+		}
+		if _, ok := status.FromError(err); ok {
+			return nil, err
+		}
+		return nil, &statusError{status: status.New(codes.Unauthenticated, "not authenticated"), cause: err}
+	}
+}
+
+// isHealth says whether a method belongs to the gRPC health service, which probes call without credentials.
+func isHealth(fullMethod string) bool {
+	return strings.HasPrefix(fullMethod, "/"+healthpb.Health_ServiceDesc.ServiceName+"/")
+}
+
+// endForeign ends streams of services that are not ours when the server is going: a health Watch would otherwise hold
+// a graceful stop until its deadline. Our own streams see Server.going and say goodbye.
+func (s *Server) endForeign(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if isOurs(info.FullMethod) {
+		return handler(srv, stream)
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	go func() { // ends with the handler at the latest
+		select {
+		case <-s.going:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return handler(srv, &streamIn{stream, ctx})
+}
+
+func isOurs(fullMethod string) bool {
+	return strings.HasPrefix(fullMethod, "/"+kvoraclev1.RouteService_ServiceDesc.ServiceName+"/") || isControl(fullMethod)
+}
+
+// logTo adapts slog to the middleware. Its levels are slog's numbers; its fields hold method, code, peer and time.
+func logTo(log *slog.Logger) logging.Logger {
+	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, msg string, fields ...any) {
+		log.Log(ctx, slog.Level(level), msg, fields...)
+	})
+}

@@ -1,0 +1,102 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/wire"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// ReportProgress implements RouteService: hello, then steps of requests, acknowledged cumulatively. A malformed step is
+// counted and the stream goes on; a gap in the numbering ends it, since steps were lost.
+func (r *routeService) ReportProgress(stream kvoraclev1.RouteService_ReportProgressServer) error {
+	in := receive(stream.Context(), stream.Recv)
+	first := <-in
+	if first.isEnd() {
+		return ended(first.err)
+	}
+	hello, ok := first.value.GetMessage().(*kvoraclev1.ReportProgressRequest_Hello)
+	if !ok {
+		return toStatus(unexpected("message", "want hello first"))
+	}
+	gateway, incarnation, err := wire.DecodeProgressHello(hello.Hello)
+	if err != nil {
+		return toStatus(err)
+	}
+	if err := r.s.oracle.OpenGateway(gateway, incarnation); err != nil {
+		return toStatus(err)
+	}
+	ack := &kvoraclev1.ReportProgressResponse{AckedSequence: first.value.GetSequence()}
+	if err := stream.Send(ack); err != nil {
+		return err
+	}
+	for {
+		select {
+		case m := <-in:
+			if m.isEnd() {
+				return ended(m.err)
+			}
+			if want := ack.GetAckedSequence() + 1; m.value.GetSequence() != want {
+				return toStatus(oracle.Fault(oracle.InvalidArgument, oracle.ReasonFieldInvalid, "sequence",
+					fmt.Sprint(m.value.GetSequence()), fmt.Sprintf("want %d", want)))
+			}
+			r.step(m.value, gateway, ack)
+			ack.AckedSequence = m.value.GetSequence()
+			if err := stream.Send(ack); err != nil {
+				return err
+			}
+		case <-r.s.going:
+			// The bookings stay; what was not acknowledged is the gateway's to send again.
+			return toStatus(oracle.Fault(oracle.Unavailable, oracle.ReasonDraining, "", "", "the server is going; reconnect"))
+		}
+	}
+}
+
+// step applies one message and counts what became of it.
+func (r *routeService) step(m *kvoraclev1.ReportProgressRequest, gateway string, ack *kvoraclev1.ReportProgressResponse) {
+	outcome, err := r.event(m.GetEvent(), gateway, "event")
+	switch {
+	case err != nil:
+		ack.RefusedEvents++
+		r.s.tel.Refused(kvoraclev1.RouteService_ReportProgress_FullMethodName, reasonOf(err))
+	case outcome == oracle.Late:
+		ack.LateEvents++
+	case outcome == oracle.UnknownDecision:
+		ack.UnknownDecisions++
+	}
+}
+
+func (r *routeService) event(m *kvoraclev1.ProgressEvent, gateway, prefix string) (oracle.Outcome, error) {
+	e, err := wire.DecodeEvent(m, gateway, prefix)
+	if err != nil {
+		return oracle.UnknownDecision, err
+	}
+	return r.s.oracle.Progress(e, time.Now())
+}
+
+// RecordProgress implements RouteService. The first malformed event refuses the call; those before it are applied.
+func (r *routeService) RecordProgress(_ context.Context, m *kvoraclev1.RecordProgressRequest) (*kvoraclev1.RecordProgressResponse, error) {
+	if err := wire.CheckRecordProgress(m); err != nil {
+		return nil, toStatus(err)
+	}
+	out := &kvoraclev1.RecordProgressResponse{}
+	for i, event := range m.GetEvents() {
+		outcome, err := r.event(event, "", fmt.Sprintf("events[%d]", i))
+		if err != nil {
+			return nil, toStatus(err)
+		}
+		switch outcome {
+		case oracle.Applied:
+			out.Applied++
+		case oracle.Late:
+			out.LateEvents++
+		case oracle.UnknownDecision:
+			out.UnknownDecisions++
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,138 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/telemetry"
+	"github.com/kvoracle/kvoracle/internal/wire"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// Server is one oracle with its doors. Make it with New, then call Run (or Serve) once; all other methods may be called
+// concurrently and at any time.
+type Server struct {
+	cfg       Config
+	oracle    *oracle.Oracle
+	tel       *telemetry.Telemetry
+	log       *slog.Logger
+	auth      AuthFunc // nil: everybody may
+	limits    wire.Limits
+	printSeed maphash.Seed  // of batch fingerprints: no peer can aim for a collision
+	going     chan struct{} // closed when draining starts: long streams say goodbye and end
+	watch     *watcher
+	health    *board
+	grpc      *grpc.Server
+
+	mu       sync.Mutex
+	isUsed   bool         // Run, Serve or Close was called
+	lis, ops net.Listener // nil until listening
+}
+
+// Option tells a Server what a Config cannot: values that are not data.
+type Option func(*options)
+
+type options struct {
+	log *slog.Logger
+	tel telemetry.Config
+	// auth is nil when everybody may call.
+	auth AuthFunc
+}
+
+// WithLogger says where lines go. Default: nowhere, so that a library stays silent unless asked.
+func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
+
+// WithAuth asks f before each call except health checks. Default: everybody who can connect may call.
+func WithAuth(f AuthFunc) Option { return func(o *options) { o.auth = f } }
+
+// WithMetricReader collects the server's metrics with r too, besides /metrics and the exporter that OTEL_METRICS_EXPORTER
+// names. The server shuts it down.
+func WithMetricReader(r sdkmetric.Reader) Option {
+	return func(o *options) { o.tel.Readers = append(o.tel.Readers, r) }
+}
+
+// WithSpanProcessor gives the server's spans to p too, besides the exporter that OTEL_TRACES_EXPORTER names. The server
+// shuts it down.
+func WithSpanProcessor(p sdktrace.SpanProcessor) Option {
+	return func(o *options) { o.tel.SpanProcessors = append(o.tel.SpanProcessors, p) }
+}
+
+// New builds a server from leaf to root: telemetry, oracle, health, gRPC. It opens no port, and starts no goroutine but
+// those of exporters that the OTEL_* environment asks for. A server that is never run must be closed.
+func New(cfg Config, opts ...Option) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	o := options{log: slog.New(slog.DiscardHandler)}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	o.tel.Version = Version()
+	tel, err := telemetry.New(context.Background(), o.tel)
+	if err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	s := &Server{
+		cfg:       cfg,
+		oracle:    oracle.New(cfg.oracle(), tel.Observer()),
+		tel:       tel,
+		log:       o.log,
+		auth:      o.auth,
+		limits:    cfg.limits(),
+		printSeed: maphash.MakeSeed(),
+		going:     make(chan struct{}),
+		watch:     newWatcher(tel, o.log, cfg.SlowCall),
+		health:    newBoard(cfg.ExpectedWorkers, o.log),
+	}
+	if err := tel.Watch(func() oracle.Stats { return s.oracle.Stats(time.Now()) }); err != nil {
+		return nil, errors.Join(err, tel.Shutdown(context.Background()))
+	}
+	s.grpc = s.newGRPC()
+	return s, nil
+}
+
+// newGRPC makes the gRPC server and registers everything it serves.
+func (s *Server) newGRPC() *grpc.Server {
+	c := &s.cfg
+	opts := append(s.interceptors(),
+		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
+		grpc.MaxConcurrentStreams(uint32(c.MaxConcurrentStreams)),
+		grpc.MaxHeaderListSize(uint32(c.MaxHeaderBytes)), // gRPC's own default is 16 MiB for each call
+		grpc.ConnectionTimeout(10*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time:                  c.KeepaliveTime,
+			Timeout:               c.KeepaliveTimeout,
+			MaxConnectionAge:      c.MaxConnectionAge,
+			MaxConnectionAgeGrace: c.MaxConnectionAgeGrace,
+		}),
+		// Idle report streams live on pings; gRPC's own default of 5 min would send such peers away.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: c.KeepaliveMinTime, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true), // when Run has returned, nothing of it is still running
+	)
+	g := grpc.NewServer(opts...)
+	kvoraclev1.RegisterRouteServiceServer(g, newRouteService(s))
+	kvoraclev1.RegisterFleetServiceServer(g, newFleetService(s))
+	healthpb.RegisterHealthServer(g, s.health.rpc)
+	if c.Reflection {
+		reflection.Register(g)
+	}
+	return g
+}

@@ -1,0 +1,122 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/policy"
+)
+
+// faults collects what is wrong.
+type faults []error
+
+func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
+
+// Validate says everything that is wrong with the configuration at once, each fault by the names of the fields it is
+// about.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var f faults
+	f.addresses(&c)
+	f.counts(&c)
+	f.durations(&c)
+	if !slices.Contains(policy.Names(), c.Policy) {
+		f.add("Policy: got %q, want one of %s", c.Policy, strings.Join(policy.Names(), ", "))
+	}
+	if !(c.StaleCredit > 0 && c.StaleCredit <= 1) {
+		f.add("StaleCredit: got %v, want above 0, to 1", c.StaleCredit)
+	}
+	return errors.Join(f...)
+}
+
+func (f *faults) addresses(c *Config) {
+	for _, a := range []struct{ field, address string }{{"Listen", c.Listen}, {"OpsListen", c.OpsListen}} {
+		if a.address == "" {
+			continue
+		}
+		if _, port, err := net.SplitHostPort(a.address); err != nil || port == "" {
+			f.add("%s: got %q, want host:port", a.field, a.address)
+		} else if !c.Insecure && !isLoopback(a.address) {
+			f.add("%s: got %q, which other machines can reach, and there is no TLS yet: want a loopback address, or Insecure",
+				a.field, a.address)
+		}
+	}
+	if c.Listen == c.OpsListen && !strings.HasSuffix(c.Listen, ":0") {
+		f.add("Listen and OpsListen: both are %q, want two ports", c.Listen)
+	}
+}
+
+// isLoopback says whether only this machine can reach the address. A host name other than localhost is not looked up:
+// it may come to mean something else.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+func (f *faults) counts(c *Config) {
+	for _, n := range []struct {
+		field       string
+		value, most int
+	}{
+		{"ExpectedWorkers", c.ExpectedWorkers, 1 << 20},
+		{"MaxPromptTokens", c.MaxPromptTokens, 1 << 28},
+		{"MaxMessageBytes", c.MaxMessageBytes, 1<<31 - 1},
+		{"MaxConcurrentStreams", c.MaxConcurrentStreams, 1<<31 - 1},
+		{"MaxHeaderBytes", c.MaxHeaderBytes, 16 << 20},
+		{"MaxWorkers", c.MaxWorkers, 1 << 20},
+		{"MaxBlocks", c.MaxBlocks, 1<<31 - 1},
+	} {
+		if n.value < 0 || n.value > n.most {
+			f.add("%s: got %d, want 0 to %d", n.field, n.value, n.most)
+		}
+	}
+	if c.ExpectedWorkers > c.MaxWorkers {
+		f.add("ExpectedWorkers and MaxWorkers: %d workers are more than the %d that fit, so the server would never be ready",
+			c.ExpectedWorkers, c.MaxWorkers)
+	}
+	if c.MaxMessageBytes/4 < c.MaxPromptTokens {
+		f.add("MaxMessageBytes and MaxPromptTokens: a message of %d bytes cannot hold %d tokens of 4 bytes",
+			c.MaxMessageBytes, c.MaxPromptTokens)
+	}
+}
+
+func (f *faults) durations(c *Config) {
+	for _, d := range []struct {
+		field string
+		value time.Duration
+		least time.Duration
+	}{
+		{"KeepaliveTime", c.KeepaliveTime, time.Second},
+		{"KeepaliveTimeout", c.KeepaliveTimeout, 0},
+		{"KeepaliveMinTime", c.KeepaliveMinTime, 0},
+		{"MaxConnectionAge", c.MaxConnectionAge, 0},
+		{"MaxConnectionAgeGrace", c.MaxConnectionAgeGrace, 0},
+		{"DrainDelay", c.DrainDelay, 0},
+		{"DrainTimeout", c.DrainTimeout, 0},
+		{"SlowCall", c.SlowCall, 0},
+		{"StreamGrace", c.StreamGrace, 0},
+		{"WorkerLease", c.WorkerLease, 0},
+		{"Lease", c.Lease, 0},
+		{"ReportFresh", c.ReportFresh, 0},
+	} {
+		if d.value < d.least {
+			f.add("%s: got %v, want at least %v", d.field, d.value, d.least)
+		}
+	}
+	if c.StreamGrace > c.WorkerLease {
+		f.add("StreamGrace and WorkerLease: a worker is lost after %v, so its blocks cannot be trusted for %v",
+			c.WorkerLease, c.StreamGrace)
+	}
+}
