@@ -1,0 +1,57 @@
+package client
+
+import (
+	"time"
+
+	"google.golang.org/grpc/codes"
+)
+
+// fallback decides without the oracle.
+func (r *Router) fallback(req *Request, reason Reason, cause *Error) (Decision, error) {
+	now := time.Now()
+	cands := r.fleet.candidates(req, now)
+	if len(cands) == 0 {
+		r.stats.errors.Add(1)
+		if reason == ReasonOracleAmnesia {
+			return Decision{}, cause // no better word than the oracle's own
+		}
+		e := &Error{Kind: ErrNoFallback, Message: "no fleet list has an eligible worker; " + string(reason)}
+		if r.fleet.age(now) < 0 {
+			e.Message = "no fleet list was ever fetched; " + string(reason)
+		}
+		if cause != nil {
+			e.Code, e.Reason, e.cause = cause.Code, cause.Reason, cause
+		}
+		return Decision{}, e
+	}
+	d := Decision{PromptTokens: req.promptTokens(), Source: SourceFallback, Reason: reason}
+	if cause != nil {
+		d.cause = cause
+	}
+	d.booking = r.bookings.choose(cands, req.DryRun, now)
+	d.Target = cands[0]
+	alternatives := req.Alternatives
+	if alternatives <= 0 {
+		alternatives = 2
+	}
+	for _, t := range cands[1:min(len(cands), 1+min(alternatives, 16))] {
+		d.Alternatives = append(d.Alternatives, Alternative{Target: t})
+	}
+	r.stats.fallback(reason)
+	return d, nil
+}
+
+// blameFor says why the oracle has no answer, and whether that is a sign of trouble.
+func blameFor(e *Error) (reason Reason, blame bool) {
+	switch e.Code {
+	case codes.DeadlineExceeded:
+		return ReasonOracleLate, true
+	case codes.Unavailable, codes.Canceled: // the caller did not cancel it, so the connection was closed
+		return ReasonOracleGone, true
+	case codes.ResourceExhausted:
+		// Unsigned it is a transport's complaint about the size of this one message.
+		return ReasonOracleShed, e.FromOracle
+	default:
+		return ReasonOracleFault, true
+	}
+}

@@ -1,0 +1,97 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// sendProgress keeps the ReportProgress stream open until ctx is done. It returns the oracle's refusal of the hello.
+func (r *Router) sendProgress(ctx context.Context) error {
+	retry := r.cfg.reconnect
+	for {
+		began := time.Now()
+		heard, err := r.progressOnce(ctx)
+		if isOver(ctx) {
+			return nil
+		}
+		e := errorFrom(err)
+		switch {
+		case !heard && errors.Is(e, ErrUnserved):
+			r.cfg.log.Warn("kvoracle: the oracle takes no progress reports; its leases have to do", "error", err)
+			return nil
+		case !heard && (errors.Is(e, ErrInvalid) || errors.Is(e, ErrMismatch)):
+			return e
+		case heard:
+			r.cfg.log.Info("kvoracle: progress stream ended; will reconnect", "error", err)
+		}
+		if !pause(ctx, retry.after(began)) {
+			return nil
+		}
+	}
+}
+
+// progressOnce runs one stream to its end and reports whether the oracle ever answered on it.
+func (r *Router) progressOnce(ctx context.Context) (heard bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := r.rpc.ReportProgress(ctx)
+	if err != nil {
+		cancel()
+		return false, err
+	}
+	r.progress.rewind()
+	reader := hear(func() error { return r.hearProgress(stream, &heard) })
+	defer reader.close(cancel)
+	hello := &kvoraclev1.ReportProgressRequest{
+		Sequence: 1,
+		Message: &kvoraclev1.ReportProgressRequest_Hello{Hello: &kvoraclev1.ProgressHello{
+			GatewayId: r.cfg.gateway, Incarnation: r.incarnation,
+		}},
+	}
+	if stream.Send(hello) != nil {
+		err = reader.lastWord(cancel)
+		return heard, err
+	}
+	for sequence := uint64(2); ; {
+		if e := r.progress.next(sequence); e != nil {
+			m := &kvoraclev1.ReportProgressRequest{
+				Sequence: sequence, Message: &kvoraclev1.ReportProgressRequest_Event{Event: e},
+			}
+			if stream.Send(m) != nil {
+				err = reader.lastWord(cancel)
+				return heard, err
+			}
+			sequence++
+			continue
+		}
+		select {
+		case <-reader.done:
+			return heard, reader.err
+		case <-r.progress.wake:
+		}
+	}
+}
+
+// hearProgress reads acknowledgements to the stream's end.
+func (r *Router) hearProgress(stream grpc.BidiStreamingClient[kvoraclev1.ReportProgressRequest, kvoraclev1.ReportProgressResponse],
+	heard *bool,
+) error {
+	var before kvoraclev1.ReportProgressResponse
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		*heard = true
+		r.progress.acked(m.GetAckedSequence())
+		r.stats.progress(&before, m)
+		before.UnknownDecisions, before.LateEvents, before.RefusedEvents = m.GetUnknownDecisions(), m.GetLateEvents(), m.GetRefusedEvents()
+	}
+}
+
+// Flush waits until the oracle has acknowledged every step told so far, or ctx is done. Without a Run it waits for one.
+func (r *Router) Flush(ctx context.Context) error { return r.progress.flush(ctx) }

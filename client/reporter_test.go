@@ -1,0 +1,466 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+type blocksServer = kvoraclev1.RouteService_ReportBlocksServer
+
+// acceptAll is a ReportBlocks that follows the protocol; feed outlives its streams.
+func acceptAll(feed *oracleFeed) func(blocksServer) error {
+	return func(s blocksServer) error {
+		m, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		if err := s.Send(&kvoraclev1.ReportBlocksResponse{
+			Message: &kvoraclev1.ReportBlocksResponse_Accepted{Accepted: feed.hello(m.GetHello())},
+		}); err != nil {
+			return err
+		}
+		for {
+			m, err := s.Recv()
+			if err != nil {
+				return err
+			}
+			for _, out := range feed.take(m) {
+				if err := s.Send(out); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+func testWorker() Worker {
+	return Worker{ID: "w", Model: "m", BlockSize: 4, Incarnation: 7, Repeats: RepeatsSet}
+}
+
+func newTestReporter(t *testing.T, conn *grpc.ClientConn, opts ...ReporterOption) *Reporter {
+	t.Helper()
+	r, err := NewReporter(conn, testWorker(), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func mustStore(t *testing.T, r *Reporter, ids ...BlockID) {
+	t.Helper()
+	if err := r.Store(Root(), ids, TierDevice); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lines is a log to count in.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.buf.String(), what)
+}
+
+func TestOracleWithoutLoadReports(t *testing.T) {
+	feed := &oracleFeed{}
+	f := &fake{blocks: acceptAll(feed)}
+	inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
+		var log lines
+		r := newTestReporter(t, conn, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		defer running(t, r)()
+		for range 100 {
+			r.Load(LoadSample{Running: new(1)})
+			<-time.After(time.Second)
+		}
+		mustStore(t, r, 1, 2, 3)
+		if err := r.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := f.called("ReportLoad"); n != 1 {
+			t.Errorf("asked %d times", n)
+		}
+		if n := log.count("takes no load reports"); n != 1 {
+			t.Errorf("%d lines about it", n)
+		}
+		if len(feed.view.blocks) != 3 {
+			t.Errorf("blocks do not flow: %v", feed.view.blocks)
+		}
+	})
+}
+
+func TestOracleWithoutBlockReports(t *testing.T) {
+	inBubble(t, &fake{}, func(t *testing.T, conn *grpc.ClientConn) {
+		if err := newTestReporter(t, conn).Run(t.Context()); !errors.Is(err, ErrUnserved) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestOracleThatSaysNothingIsLeft(t *testing.T) {
+	f := &fake{}
+	f.blocks = func(s blocksServer) error {
+		<-s.Context().Done()
+		return s.Context().Err()
+	}
+	inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
+		defer running(t, newTestReporter(t, conn))()
+		<-time.After(time.Minute)
+		// 10 s of waiting each, and pauses.
+		if n := f.called("ReportBlocks"); n < 4 || n > 6 {
+			t.Errorf("%d streams in a minute", n)
+		}
+	})
+}
+
+func TestGoAwayIsObeyed(t *testing.T) {
+	feed := &oracleFeed{}
+	var goodbye error
+	f := &fake{}
+	f.load = func(s kvoraclev1.RouteService_ReportLoadServer) error {
+		for {
+			if _, err := s.Recv(); err != nil {
+				return err
+			}
+			if err := s.Send(&kvoraclev1.ReportLoadResponse{GoAway: &kvoraclev1.GoAway{ReconnectAfterMs: 3000}}); err != nil {
+				return err
+			}
+		}
+	}
+	f.blocks = func(s blocksServer) error {
+		m, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		if err := s.Send(&kvoraclev1.ReportBlocksResponse{
+			Message: &kvoraclev1.ReportBlocksResponse_Accepted{Accepted: feed.hello(m.GetHello())},
+		}); err != nil {
+			return err
+		}
+		if m, err = s.Recv(); err != nil {
+			return err
+		}
+		if err := s.Send(&kvoraclev1.ReportBlocksResponse{
+			Message: &kvoraclev1.ReportBlocksResponse_GoAway{GoAway: &kvoraclev1.GoAway{ReconnectAfterMs: 3000}},
+		}); err != nil {
+			return err
+		}
+		<-time.After(100 * time.Millisecond)
+		for err == nil { // what was on its way is still taken
+			for _, out := range feed.take(m) {
+				if err := s.Send(out); err != nil {
+					return err
+				}
+			}
+			m, err = s.Recv()
+		}
+		goodbye = err
+		return nil
+	}
+	inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
+		r := newTestReporter(t, conn)
+		defer running(t, r)()
+		mustStore(t, r, 1, 2, 3)
+		r.Load(LoadSample{Running: new(1)})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := r.Flush(ctx); err != nil {
+			t.Errorf("the goodbye lost what was under way: %v", err)
+		}
+		<-time.After(2800 * time.Millisecond)
+		if f.called("ReportBlocks") != 1 || f.called("ReportLoad") != 1 {
+			t.Errorf("%d, %d streams, asked to wait 3 s", f.called("ReportBlocks"), f.called("ReportLoad"))
+		}
+		<-time.After(300 * time.Millisecond)
+		synctest.Wait()
+		if f.called("ReportBlocks") != 2 || f.called("ReportLoad") != 2 {
+			t.Errorf("%d, %d streams after 3 s", f.called("ReportBlocks"), f.called("ReportLoad"))
+		}
+		if goodbye == nil || goodbye.Error() != "EOF" {
+			t.Errorf("the stream ended with %v, want a half-close", goodbye)
+		}
+		if feed.snapshots != 0 {
+			t.Errorf("%d snapshots for a stream that could be resumed", feed.snapshots)
+		}
+	})
+}
+
+func TestPoisonIsNotSentTwice(t *testing.T) {
+	feed := &oracleFeed{}
+	accept := acceptAll(feed)
+	batches := 0
+	f := &fake{}
+	f.blocks = func(s blocksServer) error {
+		return accept(&choosy{s, func(m *kvoraclev1.ReportBlocksRequest) error {
+			if m.GetBatch() != nil {
+				batches++
+				return signed(codes.InvalidArgument, "FIELD_INVALID")
+			}
+			return nil
+		}})
+	}
+	inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
+		r := newTestReporter(t, conn)
+		defer running(t, r)()
+		mustStore(t, r, 1, 2, 3)
+		<-time.After(time.Minute)
+		synctest.Wait()
+		if batches != 1 || feed.snapshots != 1 || len(feed.view.blocks) != 3 {
+			t.Errorf("%d batches, %d snapshots, %d blocks", batches, feed.snapshots, len(feed.view.blocks))
+		}
+	})
+}
+
+// choosy is a stream that refuses what its rule refuses.
+type choosy struct {
+	blocksServer
+
+	rule func(*kvoraclev1.ReportBlocksRequest) error
+}
+
+func (c *choosy) Recv() (*kvoraclev1.ReportBlocksRequest, error) {
+	m, err := c.blocksServer.Recv()
+	if err == nil {
+		err = c.rule(m)
+	}
+	return m, err
+}
+
+func TestFightOverARankIsSlow(t *testing.T) {
+	feed := &oracleFeed{}
+	f := &fake{}
+	f.blocks = func(s blocksServer) error {
+		m, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		if err := s.Send(&kvoraclev1.ReportBlocksResponse{
+			Message: &kvoraclev1.ReportBlocksResponse_Accepted{Accepted: feed.hello(m.GetHello())},
+		}); err != nil {
+			return err
+		}
+		<-time.After(100 * time.Millisecond)
+		return signed(codes.Aborted, "SUPERSEDED")
+	}
+	inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
+		r := newTestReporter(t, conn)
+		defer running(t, r)()
+		<-time.After(10 * time.Minute)
+		if n := f.called("ReportBlocks"); n < 100 || n > 260 {
+			t.Errorf("%d streams in ten minutes, want one each 2.5 to 5 s", n)
+		}
+		if r.Stats().Disconnects == 0 {
+			t.Error("no disconnect was counted")
+		}
+	})
+}
+
+// A full oracle cannot match a digest; asking again and again would not make room.
+func TestDigestsRestWhileTheOracleIsFull(t *testing.T) {
+	feed := &oracleFeed{}
+	var digests atomic.Int64
+	f := &fake{}
+	f.blocks = func(s blocksServer) error {
+		return acceptAll(feed)(&full{s, &digests})
+	}
+	inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
+		r := newTestReporter(t, conn, WithDigests(1, time.Second))
+		defer running(t, r)()
+		mustStore(t, r, 1)
+		<-time.After(time.Minute)
+		before := digests.Load()
+		if before < 50 {
+			t.Fatalf("%d digests in a minute", before)
+		}
+		mustStore(t, r, 1, 2, 3, 4)
+		<-time.After(4 * time.Minute)
+		if n := digests.Load() - before; n > 2 {
+			t.Errorf("%d digests while the oracle is full", n)
+		}
+		<-time.After(2 * time.Minute)
+		if n := digests.Load() - before; n < 50 {
+			t.Errorf("%d digests after the rest", n)
+		}
+	})
+}
+
+// full is a stream of an oracle that has no room for stores of more than three blocks.
+type full struct {
+	blocksServer
+
+	digests *atomic.Int64
+}
+
+func (f *full) Recv() (*kvoraclev1.ReportBlocksRequest, error) {
+	m, err := f.blocksServer.Recv()
+	if m.GetDigest() != nil {
+		f.digests.Add(1)
+	}
+	for _, op := range m.GetBatch().GetOps() {
+		if len(op.GetStore().GetBlockIds().GetIds()) > 3 {
+			err = f.Send(&kvoraclev1.ReportBlocksResponse{Message: &kvoraclev1.ReportBlocksResponse_Ack{Ack: &kvoraclev1.BlocksAck{
+				Refusals: []*kvoraclev1.Refusal{{Reason: kvoraclev1.RefusalReason_REFUSAL_REASON_CAPACITY}},
+			}}})
+		}
+	}
+	return m, err
+}
+
+func TestBlocksAreRefusedByName(t *testing.T) {
+	r := newTestReporter(t, nil)
+	mustStore(t, r, 1, 2)
+	before := r.Stats()
+	for name, c := range map[string]struct {
+		err  error
+		want error
+	}{
+		"no parent":      {r.Store(Parent{}, []BlockID{5}, TierDevice), ErrInvalid},
+		"no such tier":   {r.Store(Root(), []BlockID{5}, 9), ErrInvalid},
+		"own parent":     {r.Store(After(5), []BlockID{5}, TierDevice), ErrParentConflict},
+		"other parent":   {r.Store(Root(), []BlockID{5, 2}, TierHost), ErrParentConflict},
+		"remove tier":    {r.Remove([]BlockID{1}, 9), ErrInvalid},
+		"clear tier":     {r.Clear(TierDevice, -1), ErrInvalid},
+		"partial blocks": {second(r.StoreTokens(Root(), []uint32{1, 2, 3}, Variant{}, TierDevice)), ErrInvalid},
+		"tokens nowhere": {second(r.StoreTokens(Parent{}, []uint32{1, 2, 3, 4}, Variant{}, TierDevice)), ErrInvalid},
+	} {
+		if !errors.Is(c.err, c.want) {
+			t.Errorf("%s: %v", name, c.err)
+		}
+	}
+	if err := r.Store(Root(), nil, TierDevice); err != nil {
+		t.Errorf("an empty chain: %v", err)
+	}
+	if d := cmp.Diff(before, r.Stats()); d != "" {
+		t.Errorf("something changed:\n%s", d)
+	}
+	if err := r.Remove([]BlockID{1, 1, 7}, TierDevice); err != nil || r.Stats().UnknownRemovals != 2 {
+		t.Errorf("%v, %d unknown removals", err, r.Stats().UnknownRemovals)
+	}
+}
+
+func second[A, B any](_ A, b B) B { return b }
+
+func TestRepeatedStoresCostNothing(t *testing.T) {
+	r := newTestReporter(t, nil)
+	mustStore(t, r, 1, 2, 3)
+	before := r.Stats().OutboxBytes
+	mustStore(t, r, 1, 2, 3)
+	if err := r.Remove([]BlockID{9}, TierDevice); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Clear(TierDisk); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.Stats().OutboxBytes; n != before {
+		t.Errorf("the outbox grew from %d to %d bytes by nothing", before, n)
+	}
+}
+
+func TestStoreTokensHashesAsTheOracleDoes(t *testing.T) {
+	w := testWorker()
+	r, err := NewReporter(nil, w, WithSecret("s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := []uint32{1, 2, 3, 4, 5, 6, 7, 8}
+	ids, err := r.StoreTokens(Root(), tokens, Variant{LoRA: LoRA{"l", "1"}, CacheSalt: "c"}, TierHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := block.AppendTokenChain(nil, block.Identity{
+		Model: "m", BlockSize: 4, LoRAName: "l", LoRARevision: "1", CacheSalt: "c", Secret: "s",
+	}.Keyspace(), tokens, 4)
+	if d := cmp.Diff(want, ids); d != "" {
+		t.Error(d)
+	}
+	more, err := r.StoreTokens(After(ids[1]), []uint32{9, 10, 11, 12}, Variant{}, TierDevice)
+	if err != nil || more[0] != ids[1].Child(block.LocalHash([]uint32{9, 10, 11, 12})) {
+		t.Errorf("%v, %v", more, err)
+	}
+	if d := cmp.Diff(map[Tier]uint64{TierHost: 2, TierDevice: 1}, r.Stats().Held); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestWorkerIsChecked(t *testing.T) {
+	for field, change := range map[string]func(*Worker){
+		"Worker.ID":         func(w *Worker) { w.ID = "" },
+		"Worker.Model":      func(w *Worker) { w.Model = "" },
+		"Worker.BlockSize":  func(w *Worker) { w.BlockSize = MaxBlockSize + 1 },
+		"Worker.Rank":       func(w *Worker) { w.Rank = 1 },
+		"Worker.Repeats":    func(w *Worker) { w.Repeats = 0 },
+		"Worker.Capacities": func(w *Worker) { w.Capacities = map[Tier]uint64{9: 1} },
+		"Worker":            func(w *Worker) { w.Labels = map[string]string{"\xff": ""} },
+	} {
+		w := testWorker()
+		change(&w)
+		_, err := NewReporter(nil, w)
+		var e *Error
+		if !errors.Is(err, ErrInvalid) || !errors.As(err, &e) || e.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+func TestHelloSaysEverything(t *testing.T) {
+	var h *kvoraclev1.BlocksHello
+	f := &fake{}
+	f.blocks = func(s blocksServer) error {
+		m, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		h = m.GetHello()
+		return status.Error(codes.FailedPrecondition, "enough")
+	}
+	w := testWorker()
+	w.Address, w.DPSize, w.Rank, w.Roles = "h:1", 4, 3, []Role{RolePrefill}
+	w.Labels = map[string]string{"zone": "z"}
+	w.Capacities = map[Tier]uint64{TierHost: 20, TierDevice: 10}
+	w.MaxRunning, w.MaxRequests, w.PerformanceClass = 5, 6, "class"
+	inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
+		r, err := NewReporter(conn, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Labels["zone"] = "changed later"
+		if err := r.Run(t.Context()); !errors.Is(err, ErrMismatch) {
+			t.Errorf("got %v", err)
+		}
+	})
+	s := h.GetWorker()
+	if h.GetDpRank() != 3 || h.GetIncarnation() != 7 || h.GetNextSequence() != 1 || h.GetHashScheme() != "xxh3-64/1337" ||
+		h.GetRepeats() != RepeatsSet || s.GetWorkerId() != "w" || s.GetAddress() != "h:1" || s.GetModel() != "m" || s.GetBlockSize() != 4 ||
+		s.GetDpSize() != 4 || len(s.GetRoles()) != 1 || s.GetLabels()["zone"] != "z" || s.GetMaxRunningRequests() != 5 ||
+		s.GetMaxRequests() != 6 || s.GetPerformanceClass() != "class" || len(s.GetCapacities()) != 2 ||
+		s.GetCapacities()[0].GetTier() != TierDevice || s.GetCapacities()[0].GetBlocks() != 10 {
+		t.Errorf("hello %v", h)
+	}
+}

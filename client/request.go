@@ -1,0 +1,149 @@
+package client
+
+import (
+	"math"
+	"slices"
+	"unicode/utf8"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// Request is one question: which worker should serve this prompt? Zero values mean "not said". Slices and maps are only
+// read, and only until Route returns.
+type Request struct {
+	// ID is the caller's name for the request, at most 128 bytes. While the booking lives, the oracle gives the same ID
+	// the same decision and books nothing more. Empty: each call is a request of its own.
+	ID string
+	// Model is the base model, as workers name it. Required.
+	Model string
+
+	// The prompt, in exactly one form: Tokens, or Hashes with BlockSize and TokenCount.
+
+	// Tokens are the token ids of the whole prompt.
+	Tokens []uint32
+	// Hashes are the local hashes of the prompt's full blocks (LocalHashes); empty for a prompt shorter than a block.
+	Hashes []LocalHash
+	// BlockSize is the number of tokens a hash stands for.
+	BlockSize int
+	// TokenCount is the length of the whole prompt, the rest behind the last full block included.
+	TokenCount int
+
+	// LoRA is the adapter the request is for. Nothing matches across adapters or revisions.
+	LoRA LoRA
+	// CacheSalt keeps tenants' caches apart, as the engine's cache_salt; at most 256 bytes.
+	CacheSalt string
+	// ExpectedOutputTokens is a guess; 0: the fleet's mean.
+	ExpectedOutputTokens int
+	// SessionID is the conversation; equal choices stay with its last worker. At most 128 bytes.
+	SessionID string
+	// Phase is the part of the work to place.
+	Phase Phase
+	// Allowed, if not empty, are the only candidates.
+	Allowed []string
+	// Denied are no candidates; a retry names the worker that failed.
+	Denied []string
+	// RequiredLabels must be there on a candidate, with these values.
+	RequiredLabels map[string]string
+	// Explain asks for a row per candidate: Decision.Raw().GetCandidates().
+	Explain bool
+	// DryRun decides and books nothing.
+	DryRun bool
+	// Alternatives is how many runners-up are wanted; 0 means 2, at most 16.
+	Alternatives int
+}
+
+// proto checks what even a fallback must not answer, and puts the rest into the oracle's terms unchecked: its complaint
+// is better than a second opinion here.
+func (r *Request) proto() (*kvoraclev1.RouteRequest, *Error) {
+	hashed := len(r.Hashes) > 0 || r.TokenCount != 0 || r.BlockSize != 0
+	switch {
+	case r.Model == "":
+		return nil, invalid("Request.Model", "want a model")
+	case len(r.Tokens) > 0 && hashed:
+		return nil, invalid("Request.Tokens", "want tokens or hashes, not both")
+	case len(r.Tokens) == 0 && !hashed:
+		return nil, invalid("Request.Tokens", "want a prompt of at least one token")
+	case hashed && (r.TokenCount < 1 || r.BlockSize < 1):
+		return nil, invalid("Request.Hashes", "want BlockSize and TokenCount with them")
+	}
+	if f := r.badText(); f != "" {
+		return nil, invalid("Request."+f, "want UTF-8")
+	}
+	m := &kvoraclev1.RouteRequest{
+		RequestId:            r.ID,
+		Model:                r.Model,
+		CacheSalt:            r.CacheSalt,
+		ExpectedOutputTokens: clamp32(r.ExpectedOutputTokens),
+		SessionId:            r.SessionID,
+		Phase:                r.Phase,
+		AllowedWorkers:       r.Allowed,
+		DeniedWorkers:        r.Denied,
+		RequiredLabels:       r.RequiredLabels,
+		Explain:              r.Explain,
+		DryRun:               r.DryRun,
+		MaxAlternatives:      clamp32(r.Alternatives),
+		Lora:                 r.LoRA.proto(),
+	}
+	if hashed {
+		hashes := make([]uint64, len(r.Hashes))
+		for i, h := range r.Hashes {
+			hashes[i] = uint64(h)
+		}
+		m.Prompt = &kvoraclev1.RouteRequest_BlockHashes{BlockHashes: &kvoraclev1.BlockHashPrompt{
+			HashScheme:  HashScheme,
+			BlockSize:   clamp32(r.BlockSize),
+			LocalHashes: hashes,
+			TokenCount:  clamp32(r.TokenCount),
+		}}
+	} else {
+		m.Prompt = &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: r.Tokens}}
+	}
+	return m, nil
+}
+
+// badText names a field that is not UTF-8. Such a message cannot be sent, and trying would look like a broken oracle.
+func (r *Request) badText() string {
+	for _, f := range []struct{ name, value string }{
+		{"ID", r.ID},
+		{"Model", r.Model},
+		{"LoRA", r.LoRA.Name},
+		{"LoRA", r.LoRA.Revision},
+		{"CacheSalt", r.CacheSalt},
+		{"SessionID", r.SessionID},
+	} {
+		if !utf8.ValidString(f.value) {
+			return f.name
+		}
+	}
+	bad := func(s string) bool { return !utf8.ValidString(s) }
+	switch {
+	case slices.ContainsFunc(r.Allowed, bad):
+		return "Allowed"
+	case slices.ContainsFunc(r.Denied, bad):
+		return "Denied"
+	}
+	for k, v := range r.RequiredLabels {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return "RequiredLabels"
+		}
+	}
+	return ""
+}
+
+// promptTokens is the prompt's length.
+func (r *Request) promptTokens() int { return max(len(r.Tokens), r.TokenCount) }
+
+func (l LoRA) proto() *kvoraclev1.LoraAdapter {
+	if l == (LoRA{}) {
+		return nil
+	}
+	return &kvoraclev1.LoraAdapter{Name: l.Name, Revision: l.Revision}
+}
+
+// clamp32 fits a count into the wire's type; below 0 is 0.
+func clamp32(n int) uint32 {
+	if n < 0 {
+		return 0
+	}
+	return uint32(min(uint64(n), math.MaxUint32))
+}
