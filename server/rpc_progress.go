@@ -44,7 +44,7 @@ func (r *routeService) ReportProgress(stream kvoraclev1.RouteService_ReportProgr
 				return toStatus(oracle.Fault(oracle.InvalidArgument, oracle.ReasonFieldInvalid, "sequence",
 					fmt.Sprint(m.value.GetSequence()), fmt.Sprintf("want %d", want)))
 			}
-			r.step(m.value, gateway, ack)
+			r.step(stream.Context(), m.value, gateway, ack)
 			ack.AckedSequence = m.value.GetSequence()
 			if err := stream.Send(ack); err != nil {
 				return err
@@ -57,12 +57,12 @@ func (r *routeService) ReportProgress(stream kvoraclev1.RouteService_ReportProgr
 }
 
 // step applies one message and counts what became of it.
-func (r *routeService) step(m *kvoraclev1.ReportProgressRequest, gateway string, ack *kvoraclev1.ReportProgressResponse) {
+func (r *routeService) step(ctx context.Context, m *kvoraclev1.ReportProgressRequest, gateway string, ack *kvoraclev1.ReportProgressResponse) {
 	outcome, err := r.event(m.GetEvent(), gateway, "event")
 	switch {
 	case err != nil:
 		ack.RefusedEvents++
-		r.s.tel.Refused(kvoraclev1.RouteService_ReportProgress_FullMethodName, reasonOf(err))
+		r.s.watch.failed(ctx, kvoraclev1.RouteService_ReportProgress_FullMethodName, toStatus(err), 0)
 	case outcome == oracle.Late:
 		ack.LateEvents++
 	case outcome == oracle.UnknownDecision:

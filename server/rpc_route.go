@@ -83,8 +83,9 @@ func (r *routeService) answer(ctx context.Context, m *kvoraclev1.RouteStreamRequ
 		a, err = r.decide(ctx, m.GetRequest())
 	}
 	if err != nil {
-		st := status.Convert(toStatus(err)).Proto()
-		r.s.tel.Refused(kvoraclev1.RouteService_RouteStream_FullMethodName, reasonOf(err))
+		err = toStatus(err)
+		r.s.watch.failed(ctx, kvoraclev1.RouteService_RouteStream_FullMethodName, err, time.Since(at))
+		st := status.Convert(err).Proto()
 		out.Result = &kvoraclev1.RouteStreamResponse_Status{Status: &kvoraclev1.ErrorStatus{
 			Code: st.GetCode(), Message: st.GetMessage(), Details: st.GetDetails(),
 		}}
@@ -92,15 +93,6 @@ func (r *routeService) answer(ctx context.Context, m *kvoraclev1.RouteStreamRequ
 	}
 	out.Result = &kvoraclev1.RouteStreamResponse_Response{Response: wire.EncodeAnswer(a, m.GetRequest().GetExplain())}
 	return out
-}
-
-// reasonOf is the stable word of an error.
-func reasonOf(err error) string {
-	var e *oracle.Error
-	if errors.As(err, &e) {
-		return string(e.Reason)
-	}
-	return string(oracle.ReasonInternal)
 }
 
 // ended turns the end of a peer's messages into the end of the stream: a half-close is a normal one, and a peer that is

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"hash/maphash"
+	"math"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
@@ -289,7 +290,7 @@ func EncodeAccepted(a oracle.Accepted, l Limits) *kvoraclev1.ReportBlocksRespons
 		ResumeFrom:       a.ResumeFrom,
 		SnapshotRequired: a.SnapshotRequired,
 		Confidence:       BlockConfidence(a.Confidence),
-		MaxMessageBytes:  uint32(min(l.WithDefaults().MaxMessageBytes, 1<<31)),
+		MaxMessageBytes:  uint32(min(l.WithDefaults().MaxMessageBytes, math.MaxInt32)),
 	}}}
 }
 
