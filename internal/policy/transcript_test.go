@@ -39,7 +39,7 @@ func TestTranscripts(t *testing.T) {
 			}
 			w := world{model: DefaultCostModel(), block: 1}
 			var out strings.Builder
-			for _, line := range strings.Split(strings.TrimRight(string(text), "\n"), "\n") {
+			for line := range strings.SplitSeq(strings.TrimRight(string(text), "\n"), "\n") {
 				if strings.HasPrefix(line, ">") {
 					continue
 				}
