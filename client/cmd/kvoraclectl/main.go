@@ -1,0 +1,114 @@
+// Command kvoraclectl talks to a kvoracle: ask for a route, see why it was chosen, watch the fleet, run a transcript, or
+// see the whole thing at work on a simulated fleet.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+// cli is every command and flag.
+type cli struct {
+	Server  string        `help:"Address of the oracle." default:"127.0.0.1:7070" env:"KVORACLE_SERVER" placeholder:"HOST:PORT"`
+	Timeout time.Duration `help:"Longest wait for one answer." default:"5s" env:"KVORACLE_TIMEOUT"`
+
+	Route   routeCmd   `cmd:"" help:"Ask which worker should serve a prompt."`
+	Explain explainCmd `cmd:"" help:"Show why a recent decision was made, candidate by candidate."`
+	Workers workersCmd `cmd:"" help:"List the workers and what the oracle believes of them."`
+	Watch   watchCmd   `cmd:"" help:"List the workers again whenever something changes."`
+	Drain   drainCmd   `cmd:"" help:"Take a worker out of new choices, or back in."`
+	Remove  removeCmd  `cmd:"" help:"Forget a worker."`
+	Script  scriptCmd  `cmd:"" help:"Run a protocol transcript and compare the answers."`
+	Demo    demoCmd    `cmd:"" help:"Route a real trace on a simulated fleet, live, and compare policies."`
+}
+
+// env is what a command works with.
+type env struct {
+	ctx  context.Context
+	out  io.Writer
+	err  io.Writer
+	cli  *cli
+	conn *grpc.ClientConn
+}
+
+// dial connects lazily: the first call finds out whether anybody is there.
+func (e *env) dial() (*grpc.ClientConn, error) {
+	if e.conn != nil {
+		return e.conn, nil
+	}
+	conn, err := grpc.NewClient(e.cli.Server, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		return nil, err
+	}
+	e.conn = conn
+	return conn, nil
+}
+
+func (e *env) call() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(e.ctx, e.cli.Timeout)
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is main without the process around it.
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
+	var c cli
+	exit, code := false, 0
+	parser, err := kong.New(&c,
+		kong.Name("kvoraclectl"),
+		kong.Description("Talks to a kvoracle, the routing oracle for LLM gateways."),
+		kong.Writers(out, errs),
+		kong.Exit(func(n int) { exit, code = true, n }),
+		kong.UsageOnError(),
+	)
+	if err != nil {
+		fmt.Fprintln(errs, "kvoraclectl:", err)
+		return 1
+	}
+	parsed, err := parser.Parse(args)
+	if exit {
+		return code
+	}
+	if err != nil {
+		fmt.Fprintln(errs, "kvoraclectl:", err)
+		return 2
+	}
+	e := &env{ctx: ctx, out: out, err: errs, cli: &c}
+	err = parsed.Run(e)
+	if e.conn != nil {
+		e.conn.Close()
+	}
+	if err != nil {
+		fmt.Fprintln(errs, "kvoraclectl:", explainError(err))
+		return 1
+	}
+	return 0
+}
+
+// explainError says an error of the oracle the way it said it, without gRPC's wrapping.
+func explainError(err error) string {
+	if errors.Is(err, context.Canceled) {
+		return "interrupted"
+	}
+	if st, ok := status.FromError(err); ok {
+		return fmt.Sprintf("%s: %s", st.Code(), st.Message())
+	}
+	return err.Error()
+}

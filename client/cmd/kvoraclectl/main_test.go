@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/kvoracle/kvoracle/server"
+)
+
+// live starts a server on a socket of its own and gives its address.
+func live(t *testing.T) string {
+	t.Helper()
+	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.New(server.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, lis) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return lis.Addr().String()
+}
+
+// ctl runs a command and gives what it printed.
+func ctl(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = run(t.Context(), args, &o, &e)
+	return code, o.String(), e.String()
+}
+
+func TestCommands(t *testing.T) {
+	addr := live(t)
+	file := filepath.Join(t.TempDir(), "case.txt")
+	// Tokens 0x4100 to 0x4103 are block A.
+	text := "RB w1 e1 s1 +[A AB]\n----\nack s1 fresh held=2 stored=2\n\nRB w2 e1 s1 +[A]\n----\nack s1 fresh held=1 stored=1\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The workers live as long as the transcript's streams, and a grace longer.
+	if code, out, errs := ctl(t, "--server", addr, "script", file); code != 0 {
+		t.Fatalf("script: %d\n%s%s", code, out, errs)
+	}
+	prompt := "16640-16643,16896-16899,1"
+	tests := []struct {
+		args []string
+		code int
+		want []string // in either output
+	}{
+		{[]string{"route", "--model", "m", "--tokens", prompt}, 0, []string{"w1: holds 8 of 9 prompt tokens", "why: least cost", "else: w2 (4 tokens"}},
+		{[]string{"route", "--model", "m", "--tokens", prompt, "--explain", "--deny", "w1"}, 0, []string{"w2: holds 4 of 9", "excluded: denied", "prefill"}},
+		{[]string{"route", "--model", "none", "--tokens", "1"}, 1, []string{"NotFound", "none"}},
+		{[]string{"route", "--tokens", "x"}, 1, []string{"no token id"}},
+		{[]string{"route", "--tokens", "9-1"}, 1, []string{"no range"}},
+		{[]string{"route", "--tokens", "0-4294967295"}, 1, []string{"too many"}},
+		{[]string{"route"}, 2, []string{"--tokens"}},
+		{[]string{"workers"}, 0, []string{"WORKER", "w1", "fresh", "w2"}},
+		{[]string{"workers", "--model", "none"}, 0, []string{"no workers"}},
+		{[]string{"drain", "w1"}, 0, []string{"draining"}},
+		{[]string{"drain", "w1", "--undo"}, 0, []string{"ready"}},
+		{[]string{"explain", "0000000000000001"}, 1, []string{"NotFound"}},
+		{[]string{"--help"}, 0, []string{"route", "explain", "workers", "watch", "script", "demo", "--server"}},
+		{[]string{"nonsense"}, 2, []string{"nonsense"}},
+	}
+	for _, tt := range tests {
+		code, out, errs := ctl(t, append([]string{"--server", addr}, tt.args...)...)
+		if code != tt.code {
+			t.Errorf("%v: exit code %d, want %d\n%s%s", tt.args, code, tt.code, out, errs)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(out+errs, want) {
+				t.Errorf("%v: no %q in\n%s%s", tt.args, want, out, errs)
+			}
+		}
+	}
+
+	_, out, _ := ctl(t, "--server", addr, "route", "--model", "m", "--tokens", prompt, "--book")
+	m := regexp.MustCompile(`decision ([0-9a-f]{16})`).FindStringSubmatch(out)
+	if m == nil {
+		t.Fatalf("no decision id in\n%s", out)
+	}
+	if code, out, errs := ctl(t, "--server", addr, "explain", m[1]); code != 0 || !strings.Contains(out, "model m") || !strings.Contains(out, "w2") {
+		t.Errorf("explain: %d\n%s%s", code, out, errs)
+	}
+	if code, out, _ := ctl(t, "--server", addr, "remove", "w1"); code != 0 || !strings.Contains(out, "2 blocks forgotten, 1 bookings released") {
+		t.Errorf("remove: %d\n%s", code, out)
+	}
+	if code, _, errs := ctl(t, "--server", addr, "remove", "w1"); code != 1 || !strings.Contains(errs, "NotFound") {
+		t.Errorf("remove again: %d\n%s", code, errs)
+	}
+}
+
+func TestScriptTellsDifferences(t *testing.T) {
+	addr := live(t)
+	file := filepath.Join(t.TempDir(), "case.txt")
+	if err := os.WriteFile(file, []byte("list\n----\nw9 is there\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := ctl(t, "--server", addr, "script", file)
+	if code != 1 || !strings.Contains(out, "no workers") || !strings.Contains(errs, "1 of 1 answers differ") {
+		t.Errorf("%d\n%s%s", code, out, errs)
+	}
+}
+
+func TestWatchShowsAndEnds(t *testing.T) {
+	addr := live(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := net.Pipe()
+	defer func() { _ = r.Close() }()
+	done := make(chan int, 1)
+	go func() { done <- run(ctx, []string{"--server", addr, "watch", "--interval", "100ms"}, w, w) }()
+	buf := make([]byte, 64)
+	var seen strings.Builder
+	for !strings.Contains(seen.String(), "no workers\n\n") {
+		n, err := r.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen.Write(buf[:n])
+	}
+	cancel()
+	if code := <-done; code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	code, _, errs := ctl(t, "--server", "127.0.0.1:1", "--timeout", "2s", "workers")
+	if code != 1 || !strings.Contains(errs, "Unavailable") {
+		t.Errorf("%d\n%s", code, errs)
+	}
+}
