@@ -49,11 +49,11 @@ build: ## Build the programs into bin/
 	go build -o bin/ ./server/cmd/... ./client/cmd/...
 
 .PHONY: run
-run: ## Run the server; ARGS='--flag ...'
-	go run ./server/cmd/kvoracle $(ARGS)
+run: ## Run the server on loopback and print a command to try; ARGS='--flag ...'
+	go run ./server/cmd/kvoracle --hint $(ARGS)
 
 .PHONY: demo
-demo: ## Show the oracle at work: a server, a small fleet and some prompts in one process
+demo: ## Route a real trace on a simulated fleet through a live oracle, and compare policies (about 90 s)
 	go run ./client/cmd/kvoraclectl demo
 
 .PHONY: fmt

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -27,19 +29,13 @@ func (c *demoCmd) Run(e *env) error {
 	fmt.Fprintf(e.out, "A live kvoracle on a loopback socket, %d simulated workers (an 8B model on an H100) that report through the\n"+
 		"client library, and the first minutes of Mooncake's conversation trace, replayed at %.0f times real time.\n\n", c.Engines, c.Pace)
 	start := time.Now()
-	var bar *progressbar.ProgressBar
-	var on string
-	progress := func(policy string, done, all int) {
-		if c.Quiet {
-			return
-		}
-		if policy != on {
-			on = policy
-			bar = progressbar.NewOptions(all, progressbar.OptionSetWriter(e.err), progressbar.OptionSetDescription(fmt.Sprintf("%-13s", policy)),
-				progressbar.OptionSetWidth(40), progressbar.OptionShowCount(), progressbar.OptionThrottle(200*time.Millisecond),
-				progressbar.OptionOnCompletion(func() { fmt.Fprintln(e.err) }))
-		}
-		_ = bar.Set(done) // a bar that cannot be drawn is no reason to stop
+	progress := func(string, int, int) {}
+	switch {
+	case c.Quiet:
+	case isTerminal(e.err):
+		progress = bars(e.err)
+	default:
+		progress = lines(e.err)
 	}
 	outcomes, err := demo.Run(e.ctx, demo.Options{
 		Policies: c.Policies, Engines: c.Engines, BlockSize: c.BlockSize, Requests: c.Requests, Speed: c.Speed, Pace: c.Pace, Progress: progress,
@@ -53,6 +49,40 @@ func (c *demoCmd) Run(e *env) error {
 	}
 	fmt.Fprintf(e.out, "\n%s, took %s.\n", strings.Join(c.Policies, ", "), time.Since(start).Round(time.Second))
 	return ahead(outcomes)
+}
+
+// bars draws a progress bar for each policy.
+func bars(w io.Writer) func(policy string, done, all int) {
+	var bar *progressbar.ProgressBar
+	var on string
+	return func(policy string, done, all int) {
+		if policy != on {
+			on = policy
+			bar = progressbar.NewOptions(all, progressbar.OptionSetWriter(w), progressbar.OptionSetDescription(fmt.Sprintf("%-13s", policy)),
+				progressbar.OptionSetWidth(40), progressbar.OptionShowCount(), progressbar.OptionThrottle(200*time.Millisecond),
+				progressbar.OptionOnCompletion(func() { fmt.Fprintln(w) }))
+		}
+		_ = bar.Set(done) // a bar that cannot be drawn is no reason to stop
+	}
+}
+
+// lines says the same in a log: a line for each quarter.
+func lines(w io.Writer) func(policy string, done, all int) {
+	return func(policy string, done, all int) {
+		if quarter := max(all/4, 1); done%quarter == 0 {
+			fmt.Fprintf(w, "%-13s %4d of %d requests\n", policy, done, all)
+		}
+	}
+}
+
+// isTerminal says whether somebody is watching.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // ahead checks the point of it all.

@@ -145,3 +145,21 @@ func TestNobodyThere(t *testing.T) {
 		t.Errorf("%d\n%s", code, errs)
 	}
 }
+
+func TestDemoPrintsItsTable(t *testing.T) {
+	code, out, errs := ctl(t, "demo", "--requests", "40", "--pace", "200", "--engines", "2", "--policies", "least_time,random")
+	if code != 0 {
+		t.Fatalf("%d\n%s%s", code, out, errs)
+	}
+	for _, want := range []string{"kvoracle", "random", "TTFT p99", "decisions/s", "2 workers", "least_time, random, took"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if !strings.Contains(errs, "least_time      40 of 40 requests") {
+		t.Errorf("no progress in\n%s", errs)
+	}
+	if code, _, errs := ctl(t, "demo", "--policies", "nonsense"); code != 1 || !strings.Contains(errs, "nonsense") {
+		t.Errorf("an unknown policy: %d\n%s", code, errs)
+	}
+}
