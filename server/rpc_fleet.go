@@ -48,9 +48,23 @@ func (f *fleetService) UpdateWorker(context.Context, *kvoraclev1.UpdateWorkerReq
 	return nil, unservedRPC("FleetService.UpdateWorker")
 }
 
-// VerifyWorker implements FleetService.
-func (f *fleetService) VerifyWorker(*kvoraclev1.VerifyWorkerRequest, kvoraclev1.FleetService_VerifyWorkerServer) error {
-	return unservedRPC("FleetService.VerifyWorker")
+// VerifyWorker implements FleetService. The view is copied first and sent afterwards, so that a slow reader holds up
+// nobody's reports.
+func (f *fleetService) VerifyWorker(m *kvoraclev1.VerifyWorkerRequest, stream kvoraclev1.FleetService_VerifyWorkerServer) error {
+	t := m.GetTarget()
+	if err := wire.WorkerName(t.GetWorkerId()); err != nil {
+		return toStatus(err)
+	}
+	v, err := f.s.oracle.Verify(t.GetWorkerId(), int(t.GetDpRank()), time.Now())
+	if err != nil {
+		return toStatus(err)
+	}
+	for _, part := range wire.EncodeView(&v) {
+		if err := stream.Send(part); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func unservedRPC(name string) error {

@@ -27,9 +27,11 @@ func (r *routeService) ReportProgress(stream kvoraclev1.RouteService_ReportProgr
 	if err != nil {
 		return toStatus(err)
 	}
-	if err := r.s.oracle.OpenGateway(gateway, incarnation); err != nil {
+	session, err := r.s.oracle.OpenGateway(gateway, incarnation)
+	if err != nil {
 		return toStatus(err)
 	}
+	defer func() { session.Close(time.Now()) }()
 	ack := &kvoraclev1.ReportProgressResponse{AckedSequence: first.value.GetSequence()}
 	if err := stream.Send(ack); err != nil {
 		return err

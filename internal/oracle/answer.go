@@ -153,6 +153,7 @@ type Answer struct {
 	Repeated     bool            // an earlier decision, given again for its request id
 	Target       TargetRef
 	Matched      TierTokens // as reported, before any discount
+	Usable       TierTokens // what the cost counted of it
 	PromptTokens int
 	TTFT         float64 // predicted, seconds
 	Alternatives []Alternative

@@ -103,6 +103,7 @@ const (
 	ResyncOrphansFull    ResyncReason = 4
 	ResyncBadSnapshot    ResyncReason = 5
 	ResyncOperator       ResyncReason = 6
+	ResyncOutcomes       ResyncReason = 7
 )
 
 // String gives the lower-case name with underscores.
@@ -122,6 +123,8 @@ func (r ResyncReason) String() string {
 		return "bad_snapshot"
 	case ResyncOperator:
 		return "operator"
+	case ResyncOutcomes:
+		return "outcomes"
 	default:
 		return "unknown"
 	}
@@ -195,6 +198,7 @@ type feed struct {
 	session     *BlockSession
 	lostAt      time.Time // end of the last stream; zero while one is open or none ever was
 	gone        bool      // the worker was removed or reborn
+	trust       trust
 	recent      [fingerprints]struct{ seq, contents uint64 }
 
 	// What decisions read without waiting for a batch to be applied.
@@ -553,6 +557,17 @@ func (f *feed) dropSnapshot() {
 		f.building = nil
 	}
 	f.buildShort = false
+}
+
+// tell asks the open session for a snapshot from outside its stream.
+func (f *feed) tell(r *Resync) {
+	if f.session == nil {
+		return
+	}
+	select {
+	case f.session.resyncs <- r:
+	default: // the one before it is still on its way, and asks for the same
+	}
 }
 
 // kick ends the open session, if any.

@@ -190,11 +190,8 @@ func (o *Oracle) Invalidate(name string) (int, error) {
 		if f.incarnation != 0 {
 			again := f.awaiting
 			r := f.await(ResyncOperator)
-			if f.session != nil && !again {
-				select {
-				case f.session.resyncs <- r:
-				default: // the one before it is still on its way, and asks for the same
-				}
+			if !again {
+				f.tell(r)
 			}
 		}
 		f.sign()

@@ -31,6 +31,8 @@ type Config struct {
 	StaleCredit float64
 	// StreamGrace is how long a target stays FRESH after its block stream was cut; default 10 s.
 	StreamGrace time.Duration
+	// GatewayGrace is how long a gateway's bookings are kept after its last progress stream was cut; default 10 s.
+	GatewayGrace time.Duration
 	// WorkerLease is how long a worker that has reported stays a candidate with no stream open; default 60 s.
 	WorkerLease time.Duration
 	// ForgetAfter is how long a lost worker is kept before it is removed; default 15 min.
@@ -70,6 +72,7 @@ func (c Config) withDefaults() Config {
 	def(&c.GuessBlocks, 1<<20)
 	defD(&c.GuessLinger, 2*time.Second)
 	defD(&c.StreamGrace, 10*time.Second)
+	defD(&c.GatewayGrace, 10*time.Second)
 	defD(&c.WorkerLease, time.Minute)
 	defD(&c.ForgetAfter, 15*time.Minute)
 	defD(&c.Load.Lease, time.Minute)
@@ -95,8 +98,7 @@ type Oracle struct {
 
 	lives sync.Mutex // serialises births and deaths of workers; taken before every other lock
 
-	gatewaysMu sync.Mutex
-	gateways   map[string]uint64 // incarnation of each gateway that reports progress
+	gateways gateways
 
 	deciding sync.Mutex // choose and book are one step; guards what follows
 	turn     uint64     // decisions booked so far
@@ -124,7 +126,7 @@ func New(cfg Config, obs Observer) *Oracle {
 		costs:    make(map[string]*policy.CostModel, len(cfg.Costs)),
 		fallback: &fallback,
 		nextID:   firstDecision(),
-		gateways: make(map[string]uint64),
+		gateways: gateways{known: make(map[string]*gateway)},
 		sessions: newLRU(cfg.Sessions),
 		history:  newHistory(cfg.HistoryDecisions, cfg.HistoryRows),
 	}
@@ -152,6 +154,7 @@ func (o *Oracle) Tick(now time.Time) {
 	}
 	o.guesses.expire(now)
 	o.watchLives(now)
+	o.watchGateways(now)
 	const reclaimPerTick = 200_000
 	o.index.Reclaim(reclaimPerTick)
 	o.guesses.index.Reclaim(reclaimPerTick)

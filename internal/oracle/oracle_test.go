@@ -461,20 +461,160 @@ func TestSnapshotIsSwappedWhole(t *testing.T) {
 func TestGatewayThatRestartsLosesItsBookings(t *testing.T) {
 	o := New(Config{}, nil)
 	open(t, o, "w", 1, t0)
-	if err := o.OpenGateway("g", 5); err != nil {
+	if _, err := o.OpenGateway("g", 5); err != nil {
 		t.Fatal(err)
 	}
 	a := route(t, o, prompt(1), nil, t0)
 	if _, err := o.Progress(&Event{Decision: a.Decision, Step: Dispatched, Gateway: "g"}, t0); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.OpenGateway("g", 4); !isKind(err, FailedPrecondition) {
+	if _, err := o.OpenGateway("g", 4); !isKind(err, FailedPrecondition) {
 		t.Errorf("an older life of the gateway: err = %v", err)
 	}
-	if err := o.OpenGateway("g", 5); err != nil || o.load.Stats().Bookings != 1 {
+	if _, err := o.OpenGateway("g", 5); err != nil || o.load.Stats().Bookings != 1 {
 		t.Errorf("the same life again: %v, %d bookings", err, o.load.Stats().Bookings)
 	}
-	if err := o.OpenGateway("g", 6); err != nil || o.load.Stats().Bookings != 0 {
+	if _, err := o.OpenGateway("g", 6); err != nil || o.load.Stats().Bookings != 0 {
 		t.Errorf("a new life: %v, %d bookings", err, o.load.Stats().Bookings)
+	}
+}
+
+func TestGatewayThatIsGoneLosesItsBookings(t *testing.T) {
+	o := New(Config{GatewayGrace: 10 * time.Second}, nil)
+	open(t, o, "w", 1, t0)
+	first, err := o.OpenGateway("g", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := o.OpenGateway("g", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		a := route(t, o, prompt(1), nil, t0)
+		if _, err := o.Progress(&Event{Decision: a.Decision, Step: Dispatched, Gateway: "g"}, t0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	route(t, o, prompt(1), nil, t0) // never dispatched: nobody's, left to its lease
+	at := func(d time.Duration, want int) {
+		t.Helper()
+		o.Tick(t0.Add(d))
+		if got := o.load.Stats().Bookings; got != want {
+			t.Errorf("after %v: %d bookings, want %d", d, got, want)
+		}
+	}
+	first.Close(t0)
+	at(30*time.Second, 4) // one stream is still open
+	second.Close(t0.Add(30 * time.Second))
+	at(39*time.Second, 4)
+	at(41*time.Second, 1)
+	if len(o.gateways.known) != 0 {
+		t.Error("the gateway is still known")
+	}
+}
+
+func TestBrokenPromisesCostTrust(t *testing.T) {
+	o := New(Config{}, nil)
+	s := open(t, o, "w", 1, t0)
+	store(t, s, 1, chain(1, 2, 3, 4), t0)
+	seq := uint64(1)
+	// serve runs requests that are promised four blocks of five, and says how many each found.
+	serve := func(n, cached int) {
+		t.Helper()
+		for range n {
+			a := route(t, o, prompt(1, 2, 3, 4, 5), nil, t0)
+			if _, err := o.Progress(&Event{Decision: a.Decision, Step: Finished, Cached: cached}, t0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	trusted := func() bool { return route(t, o, prompt(1, 2, 3, 4, 5), dry, t0).Blocks == Fresh }
+	asked := func() bool {
+		select {
+		case r := <-s.Resyncs():
+			return r.Reason == ResyncOutcomes
+		default:
+			return false
+		}
+	}
+	restate := func() {
+		t.Helper()
+		if _, err := s.SnapshotBegin(seq, t0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.SnapshotChunk([]Op{{Kind: OpStore, IsRoot: true, IDs: chain(1, 2, 3, 4)}}, t0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.SnapshotEnd(4, t0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serve(2, 0)
+	serve(1, 4*size) // one that was kept wipes the slate
+	serve(2, 0)
+	if !trusted() || asked() {
+		t.Fatal("two in a row already cost the trust")
+	}
+	serve(1, 0)
+	if trusted() || !asked() {
+		t.Fatal("three in a row did not")
+	}
+	serve(10, 0)
+	if asked() {
+		t.Error("it is asked again while the snapshot is awaited")
+	}
+	// The snapshot promises the same and is wrong again: it is asked four times as rarely.
+	restate()
+	serve(11, 0)
+	if !trusted() || asked() {
+		t.Error("a target that repeats itself is asked at once again")
+	}
+	serve(1, 0)
+	if trusted() || !asked() {
+		t.Error("a target that repeats itself is never asked again")
+	}
+	restate()
+	serve(1, 4*size)
+	serve(3, size)
+	if !asked() {
+		t.Error("after a promise that was kept, patience is short again")
+	}
+}
+
+func TestOutcomesOfUnpromisedRequestsProveNothing(t *testing.T) {
+	var tr trust
+	for range 100 {
+		if tr.judge(0, 0) {
+			t.Fatal("nothing was promised")
+		}
+	}
+	if tr != (trust{}) {
+		t.Errorf("left behind: %+v", tr)
+	}
+}
+
+func TestVerifyShowsOneMoment(t *testing.T) {
+	o := New(Config{}, nil)
+	s := open(t, o, "w", 1, t0)
+	ids := chain(1, 2, 3)
+	store(t, s, 1, ids, t0)
+	if _, err := s.Batch(2, 2, []Op{{Kind: OpStore, IsRoot: true, IDs: ids[:1], Tier: fleet.Host}}, t0); err != nil {
+		t.Fatal(err)
+	}
+	v, err := o.Verify("w", 0, t0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(v.IDs[fleet.Device])
+	want := slices.Sorted(slices.Values(ids))
+	if !slices.Equal(v.IDs[fleet.Device], want) || !slices.Equal(v.IDs[fleet.Host], ids[:1]) || v.Applied != 2 || v.Confidence != Fresh {
+		t.Errorf("got %+v", v)
+	}
+	if _, err := o.Verify("nobody", 0, t0); !isKind(err, NotFound) {
+		t.Errorf("unknown worker: %v", err)
+	}
+	if _, err := o.Verify("w", 1, t0); !isKind(err, InvalidArgument) {
+		t.Errorf("unknown rank: %v", err)
 	}
 }

@@ -83,10 +83,14 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 	case Generating:
 		out = o.load.Generating(e.Decision, e.OutputTokens, now)
 	case Finished:
+		booking, _ := o.load.Lookup(e.Decision)
 		out = o.load.Finish(e.Decision, e.OutputTokens, now)
 		o.guesses.linger(e.Decision, now)
 		if a := o.Decision(e.Decision); a != nil && out == Applied && e.Cached >= 0 {
 			o.obs.Prediction(a.PromptTokens-a.Uncached, e.Cached)
+			if f := o.feed(a.Target.ID); f != nil && booking.Target == a.Target.ID && a.Blocks == Fresh {
+				f.judge(a.Usable.Total(), e.Cached)
+			}
 		}
 	case Cancelled:
 		out = o.load.Cancel(e.Decision, now)
@@ -111,29 +115,6 @@ func (o *Oracle) dispatchTarget(e *Event) (fleet.TargetID, bool, error) {
 		return 0, false, rankUnknown("dispatched.target.dp_rank", e.Rank, len(w.Targets))
 	}
 	return w.Targets[e.Rank], true, nil
-}
-
-// maxGateways bounds the gateways whose incarnation is remembered.
-const maxGateways = 65_536
-
-// OpenGateway begins a gateway's progress stream. A higher incarnation releases what its former life had booked and not
-// finished; a lower one is refused.
-func (o *Oracle) OpenGateway(gateway string, incarnation uint64) error {
-	o.gatewaysMu.Lock()
-	defer o.gatewaysMu.Unlock()
-	known, ok := o.gateways[gateway]
-	switch {
-	case ok && incarnation < known:
-		return Fault(FailedPrecondition, ReasonOldIncarnation, "hello.incarnation", utoa(incarnation), "want at least "+utoa(known)+", the known one")
-	case !ok && len(o.gateways) >= maxGateways:
-		return Fault(Exhausted, ReasonGatewaysFull, "hello.gateway_id", "", "too many gateways are known already")
-	case ok && incarnation > known:
-		if n := o.load.ReleaseGateway(gateway); n > 0 {
-			o.obs.Released(n, "gateway")
-		}
-	}
-	o.gateways[gateway] = incarnation
-	return nil
 }
 
 // Explain finds a recent decision with its candidates best first, or nil. Old decisions have lost their candidates.

@@ -295,6 +295,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	a := &Answer{
 		Target:       ref(best),
 		Matched:      best.held,
+		Usable:       best.usable,
 		PromptTokens: r.Prompt.Length,
 		TTFT:         score.TTFT,
 		Alternatives: w.alternatives(r.MaxAlternatives),

@@ -3,6 +3,7 @@ package oracle
 import (
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
 	"github.com/kvoracle/kvoracle/internal/load"
@@ -33,6 +34,38 @@ func (o *Oracle) Worker(name string, now time.Time) (WorkerStatus, error) {
 		return WorkerStatus{}, workerUnknown(name)
 	}
 	return o.status(w, now), nil
+}
+
+// View is one rank's contents at one moment.
+type View struct {
+	IDs        [fleet.NumTiers][]block.ID // by tier, in no order
+	Applied    uint64
+	Confidence BlockConfidence
+}
+
+// Verify shows what a rank is believed to hold. It copies the ids while the rank's reports wait.
+func (o *Oracle) Verify(name string, rank int, now time.Time) (View, error) {
+	w := o.fleet.View().Worker(name)
+	if w == nil {
+		return View{}, workerUnknown(name)
+	}
+	if rank >= len(w.Targets) {
+		return View{}, rankUnknown("target.dp_rank", rank, len(w.Targets))
+	}
+	f := o.feed(w.Targets[rank])
+	if f == nil {
+		return View{}, workerUnknown(name)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v := View{Applied: f.applied, Confidence: f.confidence(now)}
+	if f.ledger != nil {
+		f.ledger.Each(func(id block.ID, t fleet.Tier, _ int) bool {
+			v.IDs[t] = append(v.IDs[t], id)
+			return true
+		})
+	}
+	return v, nil
 }
 
 // Workers shows all workers of a model (empty: of every model), ordered by name.

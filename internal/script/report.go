@@ -148,10 +148,10 @@ func (s *blockStream) answer(show bool) (string, error) {
 		if x := m.GetResync(); x != nil {
 			out += printResync(x)
 			s.awaiting = true
-			if x.GetReason() != kvoraclev1.ResyncReason_RESYNC_REASON_OPERATOR {
-				return out, nil // it follows its ack
+			if isFromOutside(x.GetReason()) {
+				continue // its own ack is still to come
 			}
-			continue
+			return out, nil
 		}
 		ack := m.GetAck()
 		if ack == nil {
@@ -166,6 +166,11 @@ func (s *blockStream) answer(show bool) (string, error) {
 			return out, nil
 		}
 	}
+}
+
+// isFromOutside tells the requests that no message of the stream has caused; the others follow their message's ack.
+func isFromOutside(r kvoraclev1.ResyncReason) bool {
+	return r == kvoraclev1.ResyncReason_RESYNC_REASON_OPERATOR || r == kvoraclev1.ResyncReason_RESYNC_REASON_OUTCOMES
 }
 
 // reportLoad runs an RL line.

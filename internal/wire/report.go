@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
@@ -157,6 +158,28 @@ func EncodeWorker(w *oracle.WorkerStatus) *kvoraclev1.Worker {
 		})
 	}
 	return m
+}
+
+// EncodeView cuts a rank's contents into messages of a few hundred kB.
+func EncodeView(v *oracle.View) []*kvoraclev1.VerifyWorkerResponse {
+	const most = 32_768
+	var parts []*kvoraclev1.VerifyWorkerResponse
+	for t, ids := range v.IDs {
+		for chunk := range slices.Chunk(ids, most) {
+			part := &kvoraclev1.VerifyWorkerResponse{Tier: kvoraclev1.Tier(t + 1), BlockIds: make([]uint64, len(chunk))}
+			for i, id := range chunk {
+				part.BlockIds[i] = uint64(id)
+			}
+			parts = append(parts, part)
+		}
+	}
+	if len(parts) == 0 {
+		parts = append(parts, &kvoraclev1.VerifyWorkerResponse{Tier: kvoraclev1.Tier_TIER_DEVICE})
+	}
+	for _, part := range parts {
+		part.AppliedSequence, part.Confidence = v.Applied, BlockConfidence(v.Confidence)
+	}
+	return parts
 }
 
 func encodeSpec(s *fleet.Spec) *kvoraclev1.WorkerSpec {

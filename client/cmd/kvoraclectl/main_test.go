@@ -71,6 +71,8 @@ func TestCommands(t *testing.T) {
 		{[]string{"route"}, 2, []string{"--tokens"}},
 		{[]string{"workers"}, 0, []string{"WORKER", "w1", "fresh", "w2"}},
 		{[]string{"workers", "--model", "none"}, 0, []string{"no workers"}},
+		{[]string{"verify", "w1", "--ids"}, 0, []string{" device\n", "w1 rank 0 after batch 1: cache fresh", "device 2 blocks, xor "}},
+		{[]string{"verify", "w9"}, 1, []string{"NotFound", "w9"}},
 		{[]string{"drain", "w1"}, 0, []string{"draining"}},
 		{[]string{"drain", "w1", "--undo"}, 0, []string{"ready"}},
 		{[]string{"explain", "0000000000000001"}, 1, []string{"NotFound"}},

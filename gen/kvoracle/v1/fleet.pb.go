@@ -1245,13 +1245,17 @@ func (x *VerifyWorkerRequest) GetTarget() *Target {
 	return nil
 }
 
-// VerifyWorkerResponse is a part of the view.
+// VerifyWorkerResponse is a part of the view; an empty view is one part without ids.
 type VerifyWorkerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Block ids held in the tier.
+	// Block ids held in the tier, in no order; ids held in several tiers appear in each.
 	BlockIds []uint64 `protobuf:"fixed64,1,rep,packed,name=block_ids,json=blockIds,proto3" json:"block_ids,omitempty"`
 	// The tier.
-	Tier          Tier `protobuf:"varint,2,opt,name=tier,proto3,enum=kvoracle.v1.Tier" json:"tier,omitempty"`
+	Tier Tier `protobuf:"varint,2,opt,name=tier,proto3,enum=kvoracle.v1.Tier" json:"tier,omitempty"`
+	// Batch the view shows the state after.
+	AppliedSequence uint64 `protobuf:"varint,3,opt,name=applied_sequence,json=appliedSequence,proto3" json:"applied_sequence,omitempty"`
+	// Trust in the view.
+	Confidence    BlockConfidence `protobuf:"varint,4,opt,name=confidence,proto3,enum=kvoracle.v1.BlockConfidence" json:"confidence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1298,6 +1302,20 @@ func (x *VerifyWorkerResponse) GetTier() Tier {
 		return x.Tier
 	}
 	return Tier_TIER_UNSPECIFIED
+}
+
+func (x *VerifyWorkerResponse) GetAppliedSequence() uint64 {
+	if x != nil {
+		return x.AppliedSequence
+	}
+	return 0
+}
+
+func (x *VerifyWorkerResponse) GetConfidence() BlockConfidence {
+	if x != nil {
+		return x.Confidence
+	}
+	return BlockConfidence_BLOCK_CONFIDENCE_UNSPECIFIED
 }
 
 var File_kvoracle_v1_fleet_proto protoreflect.FileDescriptor
@@ -1378,10 +1396,14 @@ const file_kvoracle_v1_fleet_proto_rawDesc = "" +
 	"\x18InvalidateWorkerResponse\x12%\n" +
 	"\x0edropped_blocks\x18\x01 \x01(\x04R\rdroppedBlocks\"B\n" +
 	"\x13VerifyWorkerRequest\x12+\n" +
-	"\x06target\x18\x01 \x01(\v2\x13.kvoracle.v1.TargetR\x06target\"Z\n" +
+	"\x06target\x18\x01 \x01(\v2\x13.kvoracle.v1.TargetR\x06target\"\xc3\x01\n" +
 	"\x14VerifyWorkerResponse\x12\x1b\n" +
 	"\tblock_ids\x18\x01 \x03(\x06R\bblockIds\x12%\n" +
-	"\x04tier\x18\x02 \x01(\x0e2\x11.kvoracle.v1.TierR\x04tier*u\n" +
+	"\x04tier\x18\x02 \x01(\x0e2\x11.kvoracle.v1.TierR\x04tier\x12)\n" +
+	"\x10applied_sequence\x18\x03 \x01(\x04R\x0fappliedSequence\x12<\n" +
+	"\n" +
+	"confidence\x18\x04 \x01(\x0e2\x1c.kvoracle.v1.BlockConfidenceR\n" +
+	"confidence*u\n" +
 	"\vWorkerState\x12\x1c\n" +
 	"\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12WORKER_STATE_READY\x10\x01\x12\x19\n" +
@@ -1445,6 +1467,7 @@ var file_kvoracle_v1_fleet_proto_goTypes = []any{
 	(*RouteResponse)(nil),            // 26: kvoracle.v1.RouteResponse
 	(*Target)(nil),                   // 27: kvoracle.v1.Target
 	(Tier)(0),                        // 28: kvoracle.v1.Tier
+	(BlockConfidence)(0),             // 29: kvoracle.v1.BlockConfidence
 }
 var file_kvoracle_v1_fleet_proto_depIdxs = []int32{
 	23, // 0: kvoracle.v1.RankStatus.confidence:type_name -> kvoracle.v1.Confidence
@@ -1464,31 +1487,32 @@ var file_kvoracle_v1_fleet_proto_depIdxs = []int32{
 	25, // 14: kvoracle.v1.ExplainDecisionResponse.decided_at:type_name -> google.protobuf.Timestamp
 	27, // 15: kvoracle.v1.VerifyWorkerRequest.target:type_name -> kvoracle.v1.Target
 	28, // 16: kvoracle.v1.VerifyWorkerResponse.tier:type_name -> kvoracle.v1.Tier
-	3,  // 17: kvoracle.v1.FleetService.RegisterWorker:input_type -> kvoracle.v1.RegisterWorkerRequest
-	5,  // 18: kvoracle.v1.FleetService.UpdateWorker:input_type -> kvoracle.v1.UpdateWorkerRequest
-	7,  // 19: kvoracle.v1.FleetService.DrainWorker:input_type -> kvoracle.v1.DrainWorkerRequest
-	9,  // 20: kvoracle.v1.FleetService.RemoveWorker:input_type -> kvoracle.v1.RemoveWorkerRequest
-	11, // 21: kvoracle.v1.FleetService.GetWorker:input_type -> kvoracle.v1.GetWorkerRequest
-	13, // 22: kvoracle.v1.FleetService.ListWorkers:input_type -> kvoracle.v1.ListWorkersRequest
-	15, // 23: kvoracle.v1.FleetService.WatchWorkers:input_type -> kvoracle.v1.WatchWorkersRequest
-	17, // 24: kvoracle.v1.FleetService.ExplainDecision:input_type -> kvoracle.v1.ExplainDecisionRequest
-	19, // 25: kvoracle.v1.FleetService.InvalidateWorker:input_type -> kvoracle.v1.InvalidateWorkerRequest
-	21, // 26: kvoracle.v1.FleetService.VerifyWorker:input_type -> kvoracle.v1.VerifyWorkerRequest
-	4,  // 27: kvoracle.v1.FleetService.RegisterWorker:output_type -> kvoracle.v1.RegisterWorkerResponse
-	6,  // 28: kvoracle.v1.FleetService.UpdateWorker:output_type -> kvoracle.v1.UpdateWorkerResponse
-	8,  // 29: kvoracle.v1.FleetService.DrainWorker:output_type -> kvoracle.v1.DrainWorkerResponse
-	10, // 30: kvoracle.v1.FleetService.RemoveWorker:output_type -> kvoracle.v1.RemoveWorkerResponse
-	12, // 31: kvoracle.v1.FleetService.GetWorker:output_type -> kvoracle.v1.GetWorkerResponse
-	14, // 32: kvoracle.v1.FleetService.ListWorkers:output_type -> kvoracle.v1.ListWorkersResponse
-	16, // 33: kvoracle.v1.FleetService.WatchWorkers:output_type -> kvoracle.v1.WatchWorkersResponse
-	18, // 34: kvoracle.v1.FleetService.ExplainDecision:output_type -> kvoracle.v1.ExplainDecisionResponse
-	20, // 35: kvoracle.v1.FleetService.InvalidateWorker:output_type -> kvoracle.v1.InvalidateWorkerResponse
-	22, // 36: kvoracle.v1.FleetService.VerifyWorker:output_type -> kvoracle.v1.VerifyWorkerResponse
-	27, // [27:37] is the sub-list for method output_type
-	17, // [17:27] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	29, // 17: kvoracle.v1.VerifyWorkerResponse.confidence:type_name -> kvoracle.v1.BlockConfidence
+	3,  // 18: kvoracle.v1.FleetService.RegisterWorker:input_type -> kvoracle.v1.RegisterWorkerRequest
+	5,  // 19: kvoracle.v1.FleetService.UpdateWorker:input_type -> kvoracle.v1.UpdateWorkerRequest
+	7,  // 20: kvoracle.v1.FleetService.DrainWorker:input_type -> kvoracle.v1.DrainWorkerRequest
+	9,  // 21: kvoracle.v1.FleetService.RemoveWorker:input_type -> kvoracle.v1.RemoveWorkerRequest
+	11, // 22: kvoracle.v1.FleetService.GetWorker:input_type -> kvoracle.v1.GetWorkerRequest
+	13, // 23: kvoracle.v1.FleetService.ListWorkers:input_type -> kvoracle.v1.ListWorkersRequest
+	15, // 24: kvoracle.v1.FleetService.WatchWorkers:input_type -> kvoracle.v1.WatchWorkersRequest
+	17, // 25: kvoracle.v1.FleetService.ExplainDecision:input_type -> kvoracle.v1.ExplainDecisionRequest
+	19, // 26: kvoracle.v1.FleetService.InvalidateWorker:input_type -> kvoracle.v1.InvalidateWorkerRequest
+	21, // 27: kvoracle.v1.FleetService.VerifyWorker:input_type -> kvoracle.v1.VerifyWorkerRequest
+	4,  // 28: kvoracle.v1.FleetService.RegisterWorker:output_type -> kvoracle.v1.RegisterWorkerResponse
+	6,  // 29: kvoracle.v1.FleetService.UpdateWorker:output_type -> kvoracle.v1.UpdateWorkerResponse
+	8,  // 30: kvoracle.v1.FleetService.DrainWorker:output_type -> kvoracle.v1.DrainWorkerResponse
+	10, // 31: kvoracle.v1.FleetService.RemoveWorker:output_type -> kvoracle.v1.RemoveWorkerResponse
+	12, // 32: kvoracle.v1.FleetService.GetWorker:output_type -> kvoracle.v1.GetWorkerResponse
+	14, // 33: kvoracle.v1.FleetService.ListWorkers:output_type -> kvoracle.v1.ListWorkersResponse
+	16, // 34: kvoracle.v1.FleetService.WatchWorkers:output_type -> kvoracle.v1.WatchWorkersResponse
+	18, // 35: kvoracle.v1.FleetService.ExplainDecision:output_type -> kvoracle.v1.ExplainDecisionResponse
+	20, // 36: kvoracle.v1.FleetService.InvalidateWorker:output_type -> kvoracle.v1.InvalidateWorkerResponse
+	22, // 37: kvoracle.v1.FleetService.VerifyWorker:output_type -> kvoracle.v1.VerifyWorkerResponse
+	28, // [28:38] is the sub-list for method output_type
+	18, // [18:28] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_kvoracle_v1_fleet_proto_init() }

@@ -61,8 +61,7 @@ type FleetServiceClient interface {
 	ExplainDecision(ctx context.Context, in *ExplainDecisionRequest, opts ...grpc.CallOption) (*ExplainDecisionResponse, error)
 	// InvalidateWorker drops what the oracle believes a worker holds and asks its reporter for a snapshot.
 	InvalidateWorker(ctx context.Context, in *InvalidateWorkerRequest, opts ...grpc.CallOption) (*InvalidateWorkerResponse, error)
-	// VerifyWorker streams the oracle's view of one rank, to be compared with the engine's. Not served yet:
-	// UNIMPLEMENTED.
+	// VerifyWorker streams the oracle's view of one rank, to be compared with the engine's. All parts show one moment.
 	VerifyWorker(ctx context.Context, in *VerifyWorkerRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyWorkerResponse], error)
 }
 
@@ -220,8 +219,7 @@ type FleetServiceServer interface {
 	ExplainDecision(context.Context, *ExplainDecisionRequest) (*ExplainDecisionResponse, error)
 	// InvalidateWorker drops what the oracle believes a worker holds and asks its reporter for a snapshot.
 	InvalidateWorker(context.Context, *InvalidateWorkerRequest) (*InvalidateWorkerResponse, error)
-	// VerifyWorker streams the oracle's view of one rank, to be compared with the engine's. Not served yet:
-	// UNIMPLEMENTED.
+	// VerifyWorker streams the oracle's view of one rank, to be compared with the engine's. All parts show one moment.
 	VerifyWorker(*VerifyWorkerRequest, grpc.ServerStreamingServer[VerifyWorkerResponse]) error
 	mustEmbedUnimplementedFleetServiceServer()
 }

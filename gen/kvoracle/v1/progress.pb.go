@@ -23,7 +23,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ProgressHello opens a ReportProgress stream.
+// ProgressHello opens a ReportProgress stream. What the gateway dispatched belongs to it: when its last stream has been
+// gone for a grace (10 s by default) its bookings are released, as leases would do later.
 type ProgressHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the gateway; 1 to 256 bytes. Required.
@@ -388,7 +389,8 @@ type Finished struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Output tokens in all.
 	OutputTokens uint32 `protobuf:"varint,1,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
-	// Prompt tokens the engine took from its cache, as its usage record says. Absent: the engine did not say.
+	// Prompt tokens the engine took from its cache, as its usage record says. Absent: the engine did not say. Several
+	// requests in a row with less than half of what reports promised make the target STALE and ask it for a snapshot.
 	CachedTokens  *uint64 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3,oneof" json:"cached_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -183,6 +183,8 @@ const (
 	ResyncReason_RESYNC_REASON_BAD_SNAPSHOT ResyncReason = 5
 	// An operator asked for it.
 	ResyncReason_RESYNC_REASON_OPERATOR ResyncReason = 6
+	// Engines took far less from their cache than the reports had promised, several requests in a row.
+	ResyncReason_RESYNC_REASON_OUTCOMES ResyncReason = 7
 )
 
 // Enum value maps for ResyncReason.
@@ -195,6 +197,7 @@ var (
 		4: "RESYNC_REASON_ORPHANS_FULL",
 		5: "RESYNC_REASON_BAD_SNAPSHOT",
 		6: "RESYNC_REASON_OPERATOR",
+		7: "RESYNC_REASON_OUTCOMES",
 	}
 	ResyncReason_value = map[string]int32{
 		"RESYNC_REASON_UNSPECIFIED":     0,
@@ -204,6 +207,7 @@ var (
 		"RESYNC_REASON_ORPHANS_FULL":    4,
 		"RESYNC_REASON_BAD_SNAPSHOT":    5,
 		"RESYNC_REASON_OPERATOR":        6,
+		"RESYNC_REASON_OUTCOMES":        7,
 	}
 )
 
@@ -2154,7 +2158,7 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\x1eREFUSAL_REASON_DUPLICATE_BATCH\x10\t\x12$\n" +
 	" REFUSAL_REASON_AWAITING_SNAPSHOT\x10\n" +
 	"\x12\x1b\n" +
-	"\x17REFUSAL_REASON_SNAPSHOT\x10\v*\xe1\x01\n" +
+	"\x17REFUSAL_REASON_SNAPSHOT\x10\v*\xfd\x01\n" +
 	"\fResyncReason\x12\x1d\n" +
 	"\x19RESYNC_REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11RESYNC_REASON_GAP\x10\x01\x12\x1c\n" +
@@ -2162,7 +2166,8 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\x1dRESYNC_REASON_DIGEST_MISMATCH\x10\x03\x12\x1e\n" +
 	"\x1aRESYNC_REASON_ORPHANS_FULL\x10\x04\x12\x1e\n" +
 	"\x1aRESYNC_REASON_BAD_SNAPSHOT\x10\x05\x12\x1a\n" +
-	"\x16RESYNC_REASON_OPERATOR\x10\x06B\xaa\x01\n" +
+	"\x16RESYNC_REASON_OPERATOR\x10\x06\x12\x1a\n" +
+	"\x16RESYNC_REASON_OUTCOMES\x10\aB\xaa\x01\n" +
 	"\x0fcom.kvoracle.v1B\x11ReportBlocksProtoP\x01Z7github.com/kvoracle/kvoracle/gen/kvoracle/v1;kvoraclev1\xa2\x02\x03KXX\xaa\x02\vKvoracle.V1\xca\x02\vKvoracle\\V1\xe2\x02\x17Kvoracle\\V1\\GPBMetadata\xea\x02\fKvoracle::V1b\x06proto3"
 
 var (
