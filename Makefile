@@ -88,6 +88,10 @@ test: ## Run unit tests and fuzz seeds, with the race detector where there is a 
 		if [[ -n "$${KVORACLE_CI:-}" ]]; then exit 1; fi
 	fi
 	go test -v $$race -shuffle=on ./... 2>&1 | awk -f .ci/gotest.awk
+	if [[ -n "$$race" ]]; then
+		echo 'allocation counts again, without the race detector, which allocates too'
+		go test -v -run='Alloc' ./... 2>&1 | awk -f .ci/gotest.awk
+	fi
 
 .PHONY: fuzz
 fuzz: ## Fuzz each target for FUZZTIME (default 10s)

@@ -249,6 +249,10 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 	if f.gone {
 		return nil, Accepted{}, workerGone(h.Spec.Worker)
 	}
+	if f.incarnation == h.Incarnation && f.counted != h.Counted {
+		return nil, Accepted{}, Fault(FailedPrecondition, ReasonSpecContradiction, "hello.repeats", "",
+			"what a repeated store means cannot change within incarnation "+utoa(h.Incarnation))
+	}
 	f.kick(Fault(Aborted, ReasonSuperseded, "", "", "another stream took over this rank"))
 	f.session = s
 	f.lostAt = time.Time{}
@@ -298,7 +302,7 @@ func (s *BlockSession) Close(now time.Time) {
 	if f.session != s {
 		return
 	}
-	f.session = nil
+	f.kick(Fault(Aborted, ReasonSuperseded, "", "", "the session is closed"))
 	f.lostAt = now
 	f.dropSnapshot()
 	f.sign()

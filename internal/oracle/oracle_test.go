@@ -618,3 +618,48 @@ func TestVerifyShowsOneMoment(t *testing.T) {
 		t.Errorf("unknown rank: %v", err)
 	}
 }
+
+func TestClosedSessionTakesNothing(t *testing.T) {
+	o := New(Config{}, nil)
+	s := open(t, o, "w", 1, t0)
+	s.Close(t0)
+	s.Close(t0)
+	if _, err := s.Batch(1, 1, nil, t0); !isKind(err, Aborted) {
+		t.Errorf("a batch after Close: %v", err)
+	}
+}
+
+func TestRepeatsCannotChangeTheirMeaning(t *testing.T) {
+	o := New(Config{}, nil)
+	open(t, o, "w", 1, t0)
+	h := &Hello{Spec: fleet.Spec{Worker: "w", Model: "m", BlockSize: size, DPSize: 1}, Incarnation: 1, NextSequence: 1, Counted: true}
+	if _, _, err := o.OpenBlocks(h, t0); !isKind(err, FailedPrecondition) {
+		t.Errorf("the same incarnation: %v", err)
+	}
+	h.Incarnation = 2
+	if _, _, err := o.OpenBlocks(h, t0); err != nil {
+		t.Errorf("a new incarnation: %v", err)
+	}
+}
+
+func TestLongAndShortNameListsAgree(t *testing.T) {
+	o := New(Config{}, nil)
+	var all []string
+	for i := range 20 {
+		all = append(all, fmt.Sprint("w", i))
+		open(t, o, all[i], 1, t0)
+	}
+	for n := range 20 {
+		a := route(t, o, prompt(1), func(r *RouteRequest) { r.Denied = all[:n]; dry(r) }, t0)
+		if a.Candidates != 20-n || slices.Contains(all[:n], a.Target.Worker) {
+			t.Errorf("%d denied: %d candidates, chose %s", n, a.Candidates, a.Target.Worker)
+		}
+		if n == 0 {
+			continue
+		}
+		a = route(t, o, prompt(1), func(r *RouteRequest) { r.Allowed = all[:n]; dry(r) }, t0)
+		if a.Candidates != n || !slices.Contains(all[:n], a.Target.Worker) {
+			t.Errorf("%d allowed: %d candidates, chose %s", n, a.Candidates, a.Target.Worker)
+		}
+	}
+}

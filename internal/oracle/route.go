@@ -119,10 +119,11 @@ func (o *Oracle) eligible(view *fleet.View, r *RouteRequest, now time.Time, w *w
 		return Fault(FailedPrecondition, ReasonBlockSizeMismatch, "block_hashes.block_size", strconv.Itoa(r.Prompt.LocalsSize),
 			"want one in use for this model: "+sizesInUse(workers))
 	}
+	allowed, denied := newNames(r.Allowed), newNames(r.Denied)
 	o.feedsMu.RLock()
 	defer o.feedsMu.RUnlock()
 	for _, x := range workers {
-		why := exclusion(x, r)
+		why := exclusion(x, r, &allowed, &denied)
 		for rank, id := range x.Targets {
 			if int(id) >= len(o.feeds) || o.feeds[id] == nil {
 				continue // it is being born, or has just gone
@@ -144,7 +145,7 @@ func (o *Oracle) eligible(view *fleet.View, r *RouteRequest, now time.Time, w *w
 }
 
 // exclusion is why a worker cannot take the request, as far as its load does not matter.
-func exclusion(x *fleet.Worker, r *RouteRequest) Exclusion {
+func exclusion(x *fleet.Worker, r *RouteRequest, allowed, denied *names) Exclusion {
 	role := r.Role
 	if role == 0 {
 		role = fleet.Aggregated
@@ -154,9 +155,9 @@ func exclusion(x *fleet.Worker, r *RouteRequest) Exclusion {
 		return ExcludedDraining
 	case x.IsLost:
 		return ExcludedLost
-	case slices.Contains(r.Denied, x.Worker):
+	case denied.has(x.Worker):
 		return ExcludedDenied
-	case len(r.Allowed) > 0 && !slices.Contains(r.Allowed, x.Worker):
+	case len(r.Allowed) > 0 && !allowed.has(x.Worker):
 		return ExcludedNotAllowed
 	case !x.Roles.Serves(role):
 		return ExcludedRole
@@ -169,6 +170,32 @@ func exclusion(x *fleet.Worker, r *RouteRequest) Exclusion {
 		}
 	}
 	return NotExcluded
+}
+
+// names is a list of names; a long one is looked up by hash, so that lists and fleets do not multiply.
+type names struct {
+	few  []string
+	many map[string]struct{}
+}
+
+func newNames(list []string) names {
+	const few = 8
+	if len(list) <= few {
+		return names{few: list}
+	}
+	n := names{many: make(map[string]struct{}, len(list))}
+	for _, s := range list {
+		n.many[s] = struct{}{}
+	}
+	return n
+}
+
+func (n *names) has(s string) bool {
+	if n.many != nil {
+		_, ok := n.many[s]
+		return ok
+	}
+	return slices.Contains(n.few, s)
 }
 
 func sizesInUse(workers []*fleet.Worker) string {
