@@ -108,19 +108,16 @@ func (r *Reporter) digestDue(now time.Time) time.Duration {
 	return max(wait, r.digestNot.Sub(now))
 }
 
-// takeDigests sums up the mirror, which must show the state after that sequence. Tiers never used are left out. r is
-// locked.
+// takeDigests sums up every tier of the mirror, which must show the state after that sequence. Empty tiers too: the
+// oracle may have missed that they were emptied. r is locked.
 func (r *Reporter) takeDigests(sequence uint64, now time.Time) []*kvoraclev1.BlockDigest {
 	r.digestAt, r.digestGap = now, 0
 	if now.Before(r.digestNot) || sequence == 0 {
 		return nil
 	}
-	var out []*kvoraclev1.BlockDigest
-	for t := range numTiers {
-		d := r.mirror.digests[t]
-		if r.told[t] = r.told[t] || d.count > 0; r.told[t] {
-			out = append(out, &kvoraclev1.BlockDigest{Sequence: sequence, Tier: tierAt(t), Count: d.count, Xor: d.xor, Sum: d.sum})
-		}
+	out := make([]*kvoraclev1.BlockDigest, numTiers)
+	for t, d := range r.mirror.digests {
+		out[t] = &kvoraclev1.BlockDigest{Sequence: sequence, Tier: tierAt(t), Count: d.count, Xor: d.xor, Sum: d.sum}
 	}
 	return out
 }

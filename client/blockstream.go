@@ -21,21 +21,22 @@ const capacityPause = 5 * time.Minute
 // sendBlocks keeps the block stream open until ctx is done or the oracle refuses the hello for good.
 func (r *Reporter) sendBlocks(ctx context.Context, known func()) error {
 	retry := r.cfg.reconnect
+	var trouble news
 	for {
 		began := time.Now()
 		s := &blockStream{r: r, known: known, ready: make(chan struct{}), goAway: make(chan *kvoraclev1.GoAway, 1)}
 		after, err := s.run(ctx)
+		e := errorFrom(err)
+		wasReady := r.disconnected(e)
 		if isOver(ctx) {
 			return nil
 		}
-		e := errorFrom(err)
-		wasReady := r.disconnected(e)
 		if !wasReady && (errors.Is(e, ErrInvalid) || errors.Is(e, ErrMismatch) || errors.Is(e, ErrUnserved)) {
 			r.log(slog.LevelError, "kvoracle: block reports refused for good", "error", e)
 			return e
 		}
-		if wasReady {
-			r.log(slog.LevelWarn, "kvoracle: block stream ended; will reconnect", "error", err)
+		if trouble.is(wasReady) {
+			r.log(slog.LevelWarn, "kvoracle: no block stream; will reconnect", "error", err)
 		}
 		if !pause(ctx, max(retry.after(began), after)) {
 			return nil

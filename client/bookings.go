@@ -62,27 +62,46 @@ func (b *bookings) book(t Target, decision string, now time.Time) *booking {
 	return k
 }
 
-// choose ranks the candidates, least booked first, among equals the one chosen least recently, and books the first
-// unless it is a dry run. There must be candidates; they are sorted in place.
-func (b *bookings) choose(cands []Target, dryRun bool, now time.Time) *booking {
+// choose picks the best of the candidates, at most k of them in order: least booked first, among equals the one chosen
+// least recently. It books the first unless it is a dry run. There must be candidates.
+func (b *bookings) choose(cands []Target, k int, dryRun bool, now time.Time) ([]Target, *booking) {
+	best := make([]rival, 0, k+1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.expire(now)
-	none := &tally{}
-	look := func(t Target) *tally {
+	for _, t := range cands {
+		c := rival{target: t}
 		if y := b.tallies[t.key()]; y != nil {
-			return y
+			c.tally = *y
 		}
-		return none
+		// k is small and most candidates do not come in, so this beats sorting them all.
+		if len(best) == k && !c.before(&best[k-1]) {
+			continue
+		}
+		i := len(best)
+		for ; i > 0 && c.before(&best[i-1]); i-- {
+		}
+		best = slices.Insert(best, i, c)
+		best = best[:min(len(best), k)]
 	}
-	slices.SortStableFunc(cands, func(x, y Target) int {
-		a, c := look(x), look(y)
-		return cmp.Or(cmp.Compare(a.booked, c.booked), cmp.Compare(a.turn, c.turn))
-	})
+	out := make([]Target, len(best))
+	for i := range best {
+		out[i] = best[i].target
+	}
 	if dryRun {
-		return nil
+		return out, nil
 	}
-	return b.add(cands[0], "", now)
+	return out, b.add(out[0], "", now)
+}
+
+// rival is a candidate with what counts.
+type rival struct {
+	target Target
+	tally  tally
+}
+
+func (c *rival) before(d *rival) bool {
+	return cmp.Or(cmp.Compare(c.tally.booked, d.tally.booked), cmp.Compare(c.tally.turn, d.tally.turn)) < 0
 }
 
 func (b *bookings) add(t Target, decision string, now time.Time) *booking {

@@ -3,6 +3,7 @@ package client
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -72,13 +73,22 @@ func TestBookingsAreTheirTwin(t *testing.T) {
 			case n < 5:
 				l.expire(now)
 				cands := []Target{{Worker: "a"}, {Worker: "b"}, {Worker: "c"}}
-				ref := b.choose(cands, false, now)
-				for i := range cands[1:] {
-					if l.booked(cands[i].Worker) > l.booked(cands[i+1].Worker) {
-						t.Fatalf("seed %d step %d: %v is not ranked by bookings", seed, step, cands)
+				k := 1 + rng.IntN(4)
+				best, ref := b.choose(cands, k, false, now)
+				if len(best) != min(k, len(cands)) {
+					t.Fatalf("seed %d step %d: %d of %d wanted", seed, step, len(best), k)
+				}
+				for i := range best[1:] {
+					if l.booked(best[i].Worker) > l.booked(best[i+1].Worker) {
+						t.Fatalf("seed %d step %d: %v is not ranked by bookings", seed, step, best)
 					}
 				}
-				l.all = append(l.all, &entry{worker: cands[0].Worker, renewed: now, ref: ref})
+				for _, c := range cands {
+					if last := best[len(best)-1]; !slices.Contains(best, c) && l.booked(c.Worker) < l.booked(last.Worker) {
+						t.Fatalf("seed %d step %d: %v is better than %v", seed, step, c, best)
+					}
+				}
+				l.all = append(l.all, &entry{worker: best[0].Worker, renewed: now, ref: ref})
 			case e == nil:
 			case n < 7:
 				b.renew(e.ref, now)
@@ -125,8 +135,8 @@ func TestTiesGoRound(t *testing.T) {
 	var got []string
 	for range 7 {
 		cands := []Target{{Worker: "a"}, {Worker: "b"}, {Worker: "c"}}
-		k := b.choose(cands, false, now)
-		got = append(got, cands[0].Worker)
+		best, k := b.choose(cands, 2, false, now)
+		got = append(got, best[0].Worker)
 		b.end(k) // all are equal again
 	}
 	if d := cmp.Diff([]string{"a", "b", "c", "a", "b", "c", "a"}, got); d != "" {

@@ -88,6 +88,9 @@ func chaos(t *testing.T, seed uint64, total map[string]int) {
 		if err := reporter.Flush(ctx); err != nil {
 			t.Fatalf("seed %d: flush: %v; %+v", seed, err, reporter.Stats())
 		}
+		if s := reporter.Stats(); s.HeldByOracle != s.Held[client.TierDevice]+s.Held[client.TierHost] {
+			t.Fatalf("seed %d: the oracle counts %d blocks: %+v", seed, s.HeldByOracle, s)
+		}
 		for x := range texts {
 			want := e.expect(x, deepest)
 			if got := matched(t, router, "w", tokensOf(x, deepest), ""); got != want {

@@ -62,6 +62,7 @@
 //
 // # Cost
 //
-// Route adds a few microseconds to the call. A reporter's mirror takes some 50 bytes a block, a snapshot 100 more for each
-// block while it is sent; Store costs a map access a block.
+// Route and the end of a request add about 5 us to the call; a fallback decision takes about 0.1 us for each target of the
+// model. A reporter's mirror takes some 50 bytes a block, a snapshot 100 more for each block while it is sent, and 0.4 us;
+// Store costs a map access a block. (go test -bench . ./client)
 package client

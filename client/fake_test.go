@@ -129,7 +129,7 @@ func inBubble(t *testing.T, f *fake, test func(t *testing.T, conn *grpc.ClientCo
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		lis := bufconn.Listen(1 << 20)
-		srv := grpc.NewServer()
+		srv := grpc.NewServer(grpc.WaitForHandlers(true))
 		kvoraclev1.RegisterRouteServiceServer(srv, f)
 		kvoraclev1.RegisterFleetServiceServer(srv, f)
 		var wg sync.WaitGroup

@@ -28,13 +28,13 @@ func (r *Router) fallback(req *Request, reason Reason, cause *Error) (Decision, 
 	if cause != nil {
 		d.cause = cause
 	}
-	d.booking = r.bookings.choose(cands, req.DryRun, now)
-	d.Target = cands[0]
-	alternatives := req.Alternatives
+	alternatives := min(req.Alternatives, 16)
 	if alternatives <= 0 {
 		alternatives = 2
 	}
-	for _, t := range cands[1:min(len(cands), 1+min(alternatives, 16))] {
+	best, booking := r.bookings.choose(cands, 1+alternatives, req.DryRun, now)
+	d.Target, d.booking = best[0], booking
+	for _, t := range best[1:] {
 		d.Alternatives = append(d.Alternatives, Alternative{Target: t})
 	}
 	r.stats.fallback(reason)

@@ -97,7 +97,7 @@ func (f *fleet) vouches(model string, now time.Time) bool {
 	return recent && len(f.current[model]) > 0 || now.Before(f.heldTill) && len(f.held[model]) > 0
 }
 
-// has reports whether the worker is in the list or held. The caller holds no lock of the fleet.
+// names are the workers of the list and those that are held.
 func (f *fleet) names() map[string]bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -128,7 +128,7 @@ func (f *fleet) age(now time.Time) time.Duration {
 
 func (l fleetList) candidates(r *Request) []Target {
 	allowed, denied := nameSet(r.Allowed), nameSet(r.Denied)
-	var out []Target
+	out := make([]Target, 0, len(l[r.Model]))
 	for _, w := range l[r.Model] {
 		if len(r.Allowed) > 0 && !allowed[w.name] || denied[w.name] || !w.serves(r.Phase) || !w.hasLabels(r.RequiredLabels) {
 			continue

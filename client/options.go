@@ -142,8 +142,9 @@ func WithFleetInterval(d time.Duration) RouterOption {
 }
 
 // WithStreams sends Route's questions over n shared streams while Run is running, and by single calls whenever no stream
-// is up. It costs the oracle a third of a call's work, and load balancing in between: all questions of a stream go to one
-// replica. Default: 0, single calls.
+// is up. A question costs the oracle a third of what a call does then. The price: all questions of a stream go to one
+// replica, so nothing in between can balance them; and a question under way on a stream that breaks is asked again by a
+// call, so give requests an ID, or its first booking lives until its lease ends. Default: 0, single calls.
 func WithStreams(n int) RouterOption {
 	return routerFunc(func(c *routerConfig) { c.streams = max(n, 0) })
 }
@@ -161,7 +162,7 @@ func WithOutbox(bytes int) ReporterOption {
 }
 
 // WithDigests says how often what was told is compared with what was understood: after so many batches or so much time,
-// whichever comes first. Default: 256 batches or 10 s; a digest is 40 bytes a tier, so there is no reason to save them.
+// whichever comes first. Default: 256 batches or 10 s; a digest is 40 bytes for each tier, so there is no reason to save them.
 // Zero or less switches that trigger off.
 func WithDigests(batches int, interval time.Duration) ReporterOption {
 	return reporterFunc(func(c *reporterConfig) { c.digestBatches, c.digestInterval = batches, interval })

@@ -221,7 +221,8 @@ func (o *outbox) resume(from uint64, snapshotRequired bool) {
 	if o.sealed.len() > 0 {
 		kept = o.sealed.at(0).msg.GetSequence()
 	}
-	if o.showing != 0 || kept != from {
+	// Whoever stands before a snapshot that was not acknowledged wants its sequence, and no batch has that.
+	if kept != from {
 		o.giveUp()
 	}
 }

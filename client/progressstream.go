@@ -13,6 +13,7 @@ import (
 // sendProgress keeps the ReportProgress stream open until ctx is done. It returns the oracle's refusal of the hello.
 func (r *Router) sendProgress(ctx context.Context) error {
 	retry := r.cfg.reconnect
+	var trouble news
 	for {
 		began := time.Now()
 		heard, err := r.progressOnce(ctx)
@@ -26,8 +27,8 @@ func (r *Router) sendProgress(ctx context.Context) error {
 			return nil
 		case !heard && (errors.Is(e, ErrInvalid) || errors.Is(e, ErrMismatch)):
 			return e
-		case heard:
-			r.cfg.log.Info("kvoracle: progress stream ended; will reconnect", "error", err)
+		case trouble.is(heard):
+			r.cfg.log.Warn("kvoracle: no progress stream; will reconnect", "error", err)
 		}
 		if !pause(ctx, retry.after(began)) {
 			return nil

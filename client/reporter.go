@@ -43,7 +43,6 @@ type Reporter struct {
 	digestAt  time.Time // last digests
 	digestGap int       // batches since
 	digestNot time.Time // none before
-	told      [numTiers]bool
 
 	stats ReporterStats
 }

@@ -16,6 +16,15 @@ const (
 	sendGrace = time.Second
 )
 
+// news decides whether an end is worth a line: one of a stream that had worked is, of tries that fail only the first.
+type news struct{ isTold bool }
+
+func (n *news) is(worked bool) bool {
+	told := n.isTold && !worked
+	n.isTold = true
+	return !told
+}
+
 // ear is the reading side of a stream: a goroutine of its own, and how it ended.
 type ear struct {
 	done chan struct{} // closed at the end

@@ -20,6 +20,7 @@ const (
 // watchFleet keeps the list fresh until ctx is done.
 func (r *Router) watchFleet(ctx context.Context) {
 	retry := r.cfg.reconnect
+	var trouble news
 	for {
 		began := time.Now()
 		seen, err := r.watchOnce(ctx)
@@ -32,8 +33,8 @@ func (r *Router) watchFleet(ctx context.Context) {
 			r.pollFleet(ctx)
 			return
 		}
-		if seen {
-			r.cfg.log.Warn("kvoracle: fleet watch ended; will reconnect", "error", err)
+		if trouble.is(seen) {
+			r.cfg.log.Warn("kvoracle: no fleet watch; will reconnect", "error", err)
 		}
 		if !pause(ctx, retry.after(began)) {
 			return
@@ -64,6 +65,7 @@ func (r *Router) watchOnce(ctx context.Context) (seen bool, err error) {
 // pollFleet asks for the list each few seconds until ctx is done.
 func (r *Router) pollFleet(ctx context.Context) {
 	failed := true
+	var trouble news
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, pollTimeout)
 		m, err := r.fleetRPC.ListWorkers(callCtx, &kvoraclev1.ListWorkersRequest{})
@@ -71,8 +73,8 @@ func (r *Router) pollFleet(ctx context.Context) {
 		switch {
 		case err == nil:
 			r.sawFleet(m.GetWorkers(), failed, false)
-		case !isOver(ctx) && !failed:
-			r.cfg.log.Warn("kvoracle: ListWorkers failed; will ask again", "error", err)
+		case !isOver(ctx) && trouble.is(!failed):
+			r.cfg.log.Warn("kvoracle: no fleet list; will ask again", "error", err)
 		}
 		failed = err != nil
 		if !pause(ctx, jitter(3*r.cfg.fleetInterval)) {

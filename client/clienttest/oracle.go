@@ -169,9 +169,6 @@ func (o *Oracle) wait() error {
 	o.cancel()
 	err := <-o.served
 	o.cancel, o.served = nil, nil
-	if errors.Is(err, grpc.ErrServerStopped) {
-		return nil // stopped before it had begun to accept
-	}
 	return err
 }
 
