@@ -184,13 +184,14 @@ func (o *Oracle) Invalidate(name string) (int, error) {
 	for _, id := range w.Targets {
 		f := o.feed(id)
 		f.mu.Lock()
+		// A snapshot under way was the answer to what was asked before, and goes too.
+		isOwed := f.awaiting && f.building == nil
 		f.dropSnapshot()
 		blocks += o.index.Drop(id)
 		f.ledger = nil
 		if f.incarnation != 0 {
-			again := f.awaiting
 			r := f.await(ResyncOperator)
-			if !again {
+			if !isOwed {
 				f.tell(r)
 			}
 		}

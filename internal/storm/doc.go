@@ -1,0 +1,30 @@
+// Package storm proves the report protocol by weather. It has tests only.
+//
+// One seed is one run: a few workers, each with an engine whose cache is known, reporters that do their duties as
+// report_blocks.proto says, one oracle.Oracle used through its session API, and a transport in memory between them. One
+// dice decides what happens next and what breaks; time is a number; there is no goroutine, no socket and no clock. Two
+// storms, a calm after each, then everybody leaves.
+//
+// What must hold:
+//
+//  1. At every step, for some prompt, Route credits a FRESH or STALE target with exactly the greedy match, tier by tier,
+//     of what its engine held when it made the last message that the oracle has acknowledged (in an ack, whether or not
+//     that has arrived). Nothing else may stand between credit and engine but what is in flight or not sent yet. An
+//     earlier state would be one the oracle itself has called overtaken; a later one it cannot know. Targets of any other
+//     confidence are credited with nothing. FRESH is who owes no snapshot and has a stream, or had one within the grace.
+//  2. One exception: where a report was falsified before it was sent, or two publishers share a numbering, the credit is
+//     exactly what was told, and the first digest at the same sequence must find the difference, and never one that is
+//     not there.
+//  3. In the calm, when everything has arrived and every debt is paid, every target is FRESH, and its match for every
+//     prompt is its engine's.
+//  4. No more snapshots are asked for than things have happened that may each cost one, and none while one is owed.
+//     TestOneCauseOneSnapshot counts them for each kind of fault alone.
+//  5. Once the oracle has heard of an engine's new life, nothing that was said in the former one is credited.
+//  6. When all workers are removed, the index is empty after a tick.
+//
+// What is believed of a rank (shadow) is computed from the protocol alone, message by message, and every ack, answer to
+// a hello and verdict on a digest must agree with it.
+//
+//	go test ./internal/storm -run TestStorm -seed=N -v      replays one run, step by step in words
+//	go test ./internal/storm -run TestStorm -storms=N       weathers more of them
+package storm

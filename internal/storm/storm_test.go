@@ -1,0 +1,243 @@
+package storm
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/oracle"
+)
+
+var (
+	seedFlag   = flag.Uint64("seed", 0, "replay this one storm and print what happens")
+	stormsFlag = flag.Int("storms", 0, "how many storms; 0: as many as fit in CI")
+
+	errGone = errors.New("the oracle is gone")
+	errCut  = errors.New("the stream was cut")
+)
+
+// storm lets things happen at random.
+func (w *world) storm(steps int) {
+	for range steps {
+		if w.err != nil {
+			return
+		}
+		switch x := w.dice.IntN(100); {
+		case x < 22:
+			w.act(w.ranks[w.dice.IntN(len(w.ranks))])
+		case x < 42:
+			ps := w.ranks[w.dice.IntN(len(w.ranks))].publishers()
+			w.report(ps[w.dice.IntN(len(ps))], false)
+		case x < 90:
+			w.move()
+		case x < 95:
+			w.tick(time.Duration(w.dice.IntN(1000)) * time.Millisecond)
+		default:
+			if f := fault(w.dice.IntN(int(numFaults))); w.weather[f] {
+				w.strike(f)
+			}
+		}
+		w.observe([]int{w.dice.IntN(numLeaves)})
+		w.sweep()
+	}
+}
+
+// move lets one message arrive, up or down, on a stream that moves.
+func (w *world) move() {
+	if len(w.conns) == 0 {
+		return
+	}
+	c := w.conns[w.dice.IntN(len(w.conns))]
+	if c.stalled > 0 {
+		c.stalled--
+		return
+	}
+	if len(c.up) > 0 && (len(c.down) == 0 || w.dice.IntN(2) == 0) {
+		w.deliver(c)
+	} else if len(c.down) > 0 {
+		w.hear(c)
+	}
+}
+
+// calm ends the storm: nothing fails any more, rivals go, everything arrives, reporters do what they owe, twice over so
+// that digests speak last. Then the picture must be true and complete.
+func (w *world) calm() {
+	w.say("the storm is over")
+	for _, r := range w.ranks {
+		if r.second != nil {
+			w.rival(r)
+		}
+	}
+	const rounds = 12
+	isQuiet := 0
+	for n := 0; w.err == nil && isQuiet < 2; n++ {
+		if n == rounds {
+			w.fail("no peace after %d rounds: %s", rounds, w.restless())
+			return
+		}
+		w.tick(time.Second)
+		isQuiet++
+		for _, r := range w.ranks {
+			if !r.reporter.isIdle() {
+				isQuiet = 0
+			}
+			w.report(r.reporter, true)
+		}
+		w.drain()
+	}
+	w.verify()
+}
+
+// restless names those who still have something to say, and what the oracle thinks of them.
+func (w *world) restless() string {
+	var b strings.Builder
+	for _, r := range w.ranks {
+		if s, err := w.oracle.Worker(r.w.name, w.now); err == nil && !r.reporter.isIdle() {
+			x := &s.Ranks[r.n]
+			fmt.Fprintf(&b, "%v is %v, awaits a snapshot: %v, owes one: %v; ", r, x.Blocks, x.IsAwaiting, r.reporter.owes)
+		}
+	}
+	return strings.TrimSuffix(b.String(), "; ")
+}
+
+// drain lets everything arrive.
+func (w *world) drain() {
+	for isMoving := true; isMoving && w.err == nil; {
+		isMoving = false
+		for _, c := range w.conns {
+			for c.stalled = 0; w.err == nil && len(c.up)+len(c.down) > 0; isMoving = true {
+				if len(c.up) > 0 {
+					w.deliver(c)
+				} else {
+					w.hear(c)
+				}
+			}
+		}
+	}
+	w.sweep()
+}
+
+// verify holds every target against its engine.
+func (w *world) verify() {
+	if w.err != nil {
+		return
+	}
+	for _, r := range w.ranks {
+		s, err := w.oracle.Worker(r.w.name, w.now)
+		if err != nil {
+			w.fail("%v: %v", r, err)
+			return
+		}
+		if got := s.Ranks[r.n]; got.Blocks != oracle.Fresh {
+			w.fail("%v is %v in the calm, awaiting %v, want fresh", r, got.Blocks, got.IsAwaiting)
+			return
+		}
+		for t := range fleet.Tier(fleet.NumTiers) {
+			if got, want := s.Ranks[r.n].Held[t], r.truth.sets.count(t); got != want {
+				w.fail("%v holds %d blocks in %v, the oracle says %d", r, want, t, got)
+			}
+		}
+		if r.seen.told.sets != r.truth.sets {
+			w.fail("%v: what was told is not what the engine holds", r)
+		}
+		if r.asked > r.causes {
+			w.fail("%v was asked for %d snapshots; only %d things happened that need one", r, r.asked, r.causes)
+		}
+	}
+	all := make([]int, numLeaves)
+	for i := range all {
+		all[i] = i
+	}
+	w.observe(all)
+}
+
+// finish removes everybody and looks for leftovers.
+func (w *world) finish() {
+	if w.err != nil {
+		return
+	}
+	for _, x := range w.workers {
+		w.remove(x)
+	}
+	w.tick(time.Second)
+	s := w.oracle.Stats(w.now)
+	x := s.Index
+	if left := x.Ledgers + x.HolderBlocks + x.DistinctBlocks + x.Orphans + x.Entries + x.Reclaimable; left != 0 {
+		w.fail("all workers are gone; left in the index: %+v", x)
+	}
+	if s.Workers != [3]int{} || s.Load.Targets != 0 {
+		w.fail("all workers are gone; left: %+v", s)
+	}
+}
+
+// run weathers one seed: a few storms with a calm after each.
+func run(seed uint64, log func(string, ...any)) *world {
+	w := newWorld(seed, log)
+	for n := 0; n < 2 && w.err == nil; n++ {
+		w.storm(120 + w.dice.IntN(240))
+		w.calm()
+	}
+	w.finish()
+	return w
+}
+
+func TestStorm(t *testing.T) {
+	if *seedFlag != 0 {
+		if w := run(*seedFlag, t.Logf); w.err != nil {
+			t.Fatalf("seed %d: %v", *seedFlag, w.err)
+		}
+		return
+	}
+	storms := 1000
+	if isRace {
+		storms = 60
+	}
+	if *stormsFlag > 0 {
+		storms = *stormsFlag
+	}
+	var all tally
+	for seed := range uint64(storms) {
+		seed++ // 0 means none
+		w := run(seed, nil)
+		all.add(&w.count)
+		if w.err == nil {
+			continue
+		}
+		var b strings.Builder
+		run(seed, func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) })
+		t.Fatalf("%sseed %d: %v\nreplay: go test ./internal/storm -run TestStorm -seed=%d -v", b.String(), seed, w.err, seed)
+	}
+	t.Logf("%+v", all)
+	if storms >= 500 {
+		all.check(t)
+	}
+}
+
+// check notices a test that has stopped testing.
+func (a *tally) check(t *testing.T) {
+	for f, n := range a.faults {
+		if n == 0 {
+			t.Errorf("%v never happened", fault(f))
+		}
+	}
+	if a.fresh == 0 || a.stale == 0 || a.resyncs == 0 || a.snapshots == 0 || a.found == 0 || a.repeats == 0 {
+		t.Errorf("something never happened: %+v", a)
+	}
+}
+
+func (a *tally) add(b *tally) {
+	for f := range b.faults {
+		a.faults[f] += b.faults[f]
+	}
+	a.routes += b.routes
+	a.fresh += b.fresh
+	a.stale += b.stale
+	a.resyncs += b.resyncs
+	a.snapshots += b.snapshots
+	a.found += b.found
+	a.repeats += b.repeats
+}
