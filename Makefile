@@ -104,7 +104,7 @@ fuzz: ## Fuzz each target for FUZZTIME (default 10s)
 		name=$${name%%(*}
 		found=$$((found + 1))
 		printf '%s in %s\n' "$$name" "$$(dirname "$$file")"
-		if ! go -C "$$(dirname "$$file")" test -run='^$$' -fuzz="^$$name\$$" -fuzztime='$(FUZZTIME)' . </dev/null |& tee "$$log"; then
+		if ! go -C "$$(dirname "$$file")" test -run='^$$' -fuzz="^$$name\$$" -fuzztime='$(FUZZTIME)' -fuzzminimizetime=3x . </dev/null |& tee "$$log"; then
 			# Before Go 1.27 a run that ends exactly on time may be called failed (go.dev/issue/75804). A finding
 			# always names the failing input; this names none.
 			grep -qx '    context deadline exceeded' "$$log" && ! grep -qi 'failing input' "$$log" || exit 1

@@ -463,11 +463,17 @@ func (s *BlockSession) apply(l *index.Ledger, seq uint64, ops []Op, d *BlockCoun
 			removed, unknown := l.Remove(op.IDs, op.Tier)
 			d.Removed += uint64(removed)
 			d.UnknownRemovals += uint64(unknown)
+			if op.Tier == fleet.Device {
+				s.f.o.guesses.evicted(s.f.target, op.IDs)
+			}
 		case OpClear:
 			if op.AllTier {
 				d.Removed += uint64(l.ClearAll())
 			} else {
 				d.Removed += uint64(l.Clear(op.Tier))
+			}
+			if op.AllTier || op.Tier == fleet.Device {
+				s.f.o.guesses.cleared(s.f.target)
 			}
 		case OpRefused:
 		}

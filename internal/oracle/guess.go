@@ -118,6 +118,31 @@ func (g *guesses) expire(now time.Time) {
 	}
 }
 
+// evicted forgets blocks that their target has reported gone: a guess must not outlive what it guessed.
+func (g *guesses) evicted(target fleet.TargetID, ids []block.ID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.ledgers[target]
+	if l == nil {
+		return
+	}
+	for {
+		// One copy of each at a time; the prompts' own removals then find nothing.
+		if _, unknown := l.Remove(ids, fleet.Device); unknown == len(ids) {
+			return
+		}
+	}
+}
+
+// cleared is evicted for everything the target had on its device.
+func (g *guesses) cleared(target fleet.TargetID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if l := g.ledgers[target]; l != nil {
+		l.ClearAll()
+	}
+}
+
 // drop forgets a target.
 func (g *guesses) drop(target fleet.TargetID) {
 	g.mu.Lock()

@@ -24,7 +24,7 @@ func (r *Runner) ask(ctx context.Context, overlap bool, args []string, o map[str
 		if err != nil {
 			return refusal(err)
 		}
-		return r.printOverlap(m), nil
+		return r.printOverlap(m, len(args) > 1 && args[1] == "guesses"), nil
 	}
 	times, free := 1, false
 	for _, a := range args[1:] {

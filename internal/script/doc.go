@@ -14,28 +14,31 @@
 //	----
 //	w1=0
 //
-// A letter stands for four tokens; a string of letters is a prompt, and "+2" behind it adds two more tokens. As a block's
-// name, AB is the block with content B whose parent is A. Workers have a block size of 4 tokens and serve model "m"
+// A letter stands for four tokens, ^ for one; a string of them is a prompt, and "+2" behind it adds two more tokens. As a
+// block's name, AB is the block with content B whose parent is A. Workers have a block size of 4 tokens and serve model "m"
 // unless a worker line says otherwise.
 //
 // Commands (options are key=value, in any order, behind the fixed part):
 //
 //	worker W [model= block= dp= addr= roles=prefill,decode max= repeats=counted scheme= label.K=V]
-//	    says how W introduces itself from now on; sends nothing
+//	    says how W introduces itself from now on; sends nothing. An empty value leaves the field out (block=0)
 //	RB W[/rank] eN sN OPS... [lora=name[@rev] salt= tier= group= next=]
 //	    one batch (or snapshot) of incarnation N with sequence N. The stream is opened with hello when the incarnation is
 //	    new (next= is the hello's next_sequence, by default the batch's). OPS:
 //	      +[A AB]   stores, one operation a block, by tokens      +{ABC}     one operation, a chain from the start
 //	      +{A>BC}   one operation, a chain that follows block A   +(A 2)     A with 2 tokens missing (a partial block)
 //	      +id[P:X]  a store by ids: block named X under P         -[A AB]    one removal of these blocks
+//	      ?op ?parent ?content   an operation, or a store, without the part named
 //	      clear     everything                                    snap[A AB] a snapshot at this sequence
 //	      digest    a digest of what the stream's own batches should have left in the device tier
 //	      digest!   the same with a wrong sum
 //	cut W[/rank]             closes the stream
 //	RL W[/rank] [run= wait= tokens= used= total= at=]     one load sample
 //	RT PROMPT [xN] [free] [OPTIONS]    routes (N times); free finishes each at once
-//	ov PROMPT [OPTIONS]      a dry run: leading blocks held, by worker
+//	ov PROMPT [guesses] [OPTIONS]      a dry run: leading blocks held, by worker; with guesses, also "+" those expected
+//	    beyond them because prompts were routed there
 //	    OPTIONS: model= lora= salt= as=NAME session= deny=W,W allow=W,W phase= scheme= hashes=BLOCKSIZE label.K=V id=
 //	first NAME | gen NAME n | free NAME [cached=] | cancel NAME | fail NAME    a routed request goes on
 //	drain W | undrain W | remove W | invalidate W | list
+//	load W[/rank]            requests in flight, own bookings among them, prefill waiting, and how that is known
 package script

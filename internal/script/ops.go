@@ -26,6 +26,8 @@ func (w *worker) messages(seq uint64, ops []string, o map[string]string, mirror 
 			batch.Ops = append(batch.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Clear{Clear: &kvoraclev1.ClearBlocks{Tier: tier(o)}}})
 		case strings.HasPrefix(op, "-["):
 			err = w.remove(batch, body, o, mirror)
+		case strings.HasPrefix(op, "?"):
+			err = malformed(batch, op)
 		default:
 			var stores []*kvoraclev1.StoreBlocks
 			stores, err = w.stores(op, body, o, mirror)
@@ -51,6 +53,27 @@ func (w *worker) remove(batch *kvoraclev1.BlockBatch, body string, o map[string]
 		delete(mirror, id)
 	}
 	batch.Ops = append(batch.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Remove{Remove: rm}})
+	return nil
+}
+
+// malformed adds an operation that lacks the part it names.
+func malformed(batch *kvoraclev1.BlockBatch, op string) error {
+	s := &kvoraclev1.StoreBlocks{
+		Parent:  &kvoraclev1.StoreBlocks_Root{Root: &kvoraclev1.Root{}},
+		Content: &kvoraclev1.StoreBlocks_BlockIds{BlockIds: &kvoraclev1.BlockIds{Ids: []uint64{1}}},
+	}
+	bad := &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Store{Store: s}}
+	switch op {
+	case "?op":
+		bad.Op = nil
+	case "?parent":
+		s.Parent = nil
+	case "?content":
+		s.Content = nil
+	default:
+		return fmt.Errorf("cannot read operation %q", op)
+	}
+	batch.Ops = append(batch.Ops, bad)
 	return nil
 }
 

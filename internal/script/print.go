@@ -101,14 +101,18 @@ func (r *Runner) printChoice(m *kvoraclev1.RouteResponse) string {
 	if c := m.GetConfidence().GetBlocks(); c != kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_FRESH {
 		out += " " + word(c.String(), "BLOCK_CONFIDENCE_")
 	}
+	if m.GetConfidence().GetLoad() == kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_IMPUTED {
+		out += " load_imputed"
+	}
 	if m.GetRepeatedDecision() {
 		out += " repeated"
 	}
 	return out + "\n"
 }
 
-// printOverlap shows the blocks each candidate holds, in order of names, and why the others are none.
-func (r *Runner) printOverlap(m *kvoraclev1.RouteResponse) string {
+// printOverlap shows the blocks each candidate holds, in order of names, and why the others are none; with guesses, also
+// those it is expected to hold beyond them.
+func (r *Runner) printOverlap(m *kvoraclev1.RouteResponse, guesses bool) string {
 	var parts []string
 	for _, c := range m.GetCandidates() {
 		label := r.label(c.GetTarget())
@@ -122,6 +126,9 @@ func (r *Runner) printOverlap(m *kvoraclev1.RouteResponse) string {
 		if h.GetHost()+h.GetDisk()+h.GetShared() > 0 {
 			part += fmt.Sprintf("(device %d, host %d, disk %d, shared %d)", h.GetDevice()/size, h.GetHost()/size, h.GetDisk()/size, h.GetShared()/size)
 		}
+		if guesses {
+			part += fmt.Sprintf("+%d", c.GetExpectedTokens()/size)
+		}
 		if b := c.GetConfidence().GetBlocks(); b != kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_FRESH {
 			part += ":" + word(b.String(), "BLOCK_CONFIDENCE_")
 		}
@@ -129,6 +136,12 @@ func (r *Runner) printOverlap(m *kvoraclev1.RouteResponse) string {
 	}
 	sort.Strings(parts)
 	return strings.Join(parts, " ") + "\n"
+}
+
+// printLoad shows what is believed of a rank's load.
+func printLoad(k *kvoraclev1.RankStatus) string {
+	return fmt.Sprintf("in_flight=%d booked=%d prefill=%.1fms %s\n", k.GetInFlight(), k.GetBookedRequests(),
+		1000*k.GetPendingPrefillSeconds(), word(k.GetConfidence().GetLoad().String(), "LOAD_CONFIDENCE_"))
 }
 
 func printWorkers(ws []*kvoraclev1.Worker) string {

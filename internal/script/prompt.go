@@ -11,7 +11,7 @@ import (
 // unit is the number of tokens a letter stands for.
 const unit = 4
 
-// tokensOf spells a prompt: four tokens a letter, and those of a "+n".
+// tokensOf spells a prompt: four tokens a letter, one a "^", and those of a "+n".
 func tokensOf(s string) ([]uint32, error) {
 	letters, rest, hasRest := strings.Cut(s, "+")
 	if s == `""` {
@@ -19,7 +19,11 @@ func tokensOf(s string) ([]uint32, error) {
 	}
 	var out []uint32
 	for _, r := range letters {
-		for i := range uint32(unit) {
+		n := uint32(unit)
+		if r == '^' {
+			n = 1
+		}
+		for i := range n {
 			out = append(out, uint32(r)<<8|i)
 		}
 	}

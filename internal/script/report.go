@@ -51,10 +51,12 @@ func (r *Runner) reportBlocks(ctx context.Context, args []string, o map[string]s
 	who := args[0]
 	var incarnation, seq uint64
 	var ops []string
+	hasLife := false
 	for _, a := range args[1:] {
 		switch {
 		case isNumbered(a, 'e'):
 			incarnation, _ = strconv.ParseUint(a[1:], 10, 64)
+			hasLife = true
 		case isNumbered(a, 's'):
 			seq, _ = strconv.ParseUint(a[1:], 10, 64)
 		default:
@@ -62,8 +64,8 @@ func (r *Runner) reportBlocks(ctx context.Context, args []string, o map[string]s
 		}
 	}
 	s := r.blocks[who]
-	if s == nil || (incarnation != 0 && s.incarnation != incarnation) {
-		if incarnation == 0 {
+	if s == nil || (hasLife && s.incarnation != incarnation) {
+		if !hasLife {
 			return "", fmt.Errorf("RB %s: the first report wants eN", who)
 		}
 		r.cut(who)

@@ -65,7 +65,7 @@ func (r *Runner) Step(ctx context.Context, line string) (string, error) {
 	verb, args := c.words[0], c.words[1:]
 	need := map[string]int{
 		"worker": 1, "RB": 2, "cut": 1, "RL": 1, "RT": 1, "ov": 1, "first": 1, "gen": 2, "free": 1,
-		"cancel": 1, "fail": 1, "drain": 1, "undrain": 1, "remove": 1, "invalidate": 1, "list": 0,
+		"cancel": 1, "fail": 1, "drain": 1, "undrain": 1, "remove": 1, "invalidate": 1, "list": 0, "load": 1,
 	}
 	n, known := need[verb]
 	if !known || len(args) < n {
@@ -182,6 +182,19 @@ func (r *Runner) operate(ctx context.Context, verb string, args []string) (strin
 			return done(err)
 		}
 		return fmt.Sprintf("dropped=%d\n", m.GetDroppedBlocks()), nil
+	case "load":
+		name, rank, err := target(args[0])
+		if err != nil {
+			return "", err
+		}
+		m, err := r.fleet.GetWorker(ctx, &kvoraclev1.GetWorkerRequest{WorkerId: name})
+		if err != nil {
+			return done(err)
+		}
+		if int(rank) >= len(m.GetWorker().GetRanks()) {
+			return "", fmt.Errorf("load %s: it has no such rank", args[0])
+		}
+		return printLoad(m.GetWorker().GetRanks()[rank]), nil
 	default:
 		m, err := r.fleet.ListWorkers(ctx, &kvoraclev1.ListWorkersRequest{})
 		if err != nil {

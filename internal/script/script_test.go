@@ -2,10 +2,15 @@ package script
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
 const sample = `# a comment
@@ -95,6 +100,9 @@ func TestTokensOf(t *testing.T) {
 	if !cmp.Equal(a[:4], b[:4]) || cmp.Equal(a[4:8], b[4:8]) {
 		t.Error("equal letters must give equal tokens, different ones different")
 	}
+	if c, err := tokensOf("^A^+2"); err != nil || len(c) != 8 || !cmp.Equal(c[1:5], a[:4]) || c[0] != c[5] {
+		t.Errorf("^A^+2: %v, %v; want one token, A, the same one, two more", c, err)
+	}
 	for _, bad := range []string{"A+x", "A+-1", "+99999999"} {
 		if _, err := tokensOf(bad); err == nil {
 			t.Errorf("%q was read", bad)
@@ -126,6 +134,78 @@ func TestBlockNames(t *testing.T) {
 	if _, err := w.id("ABC", nil); err == nil {
 		t.Error("half a block has an id")
 	}
+}
+
+func TestMalformedOperations(t *testing.T) {
+	w := New(nil).worker("w")
+	ms, err := w.messages(1, []string{"?op", "?parent", "?content"}, nil, nil)
+	if err != nil || len(ms) != 1 || len(ms[0].GetBatch().GetOps()) != 3 {
+		t.Fatalf("got %v, %v", ms, err)
+	}
+	ops := ms[0].GetBatch().GetOps()
+	if ops[0].GetOp() != nil {
+		t.Errorf("?op: %v", ops[0])
+	}
+	if s := ops[1].GetStore(); s == nil || s.GetParent() != nil || s.GetContent() == nil {
+		t.Errorf("?parent: %v", ops[1])
+	}
+	if s := ops[2].GetStore(); s == nil || s.GetParent() == nil || s.GetContent() != nil {
+		t.Errorf("?content: %v", ops[2])
+	}
+	if _, err := w.messages(1, []string{"?what"}, nil, nil); err == nil {
+		t.Error("?what was read")
+	}
+}
+
+func TestAnswersAsText(t *testing.T) {
+	r := New(nil)
+	m := &kvoraclev1.RouteResponse{
+		Target: &kvoraclev1.Target{WorkerId: "w"}, Matched: &kvoraclev1.TokensByTier{Device: 8},
+		Reason: kvoraclev1.ChoiceReason_CHOICE_REASON_LEAST_COST, RepeatedDecision: true,
+		Confidence: &kvoraclev1.Confidence{
+			Blocks: kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_STALE, Load: kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_IMPUTED,
+		},
+	}
+	m.Candidates = []*kvoraclev1.CandidateExplanation{{
+		Target: m.GetTarget(), Matched: m.GetMatched(), ExpectedTokens: 4, Confidence: m.GetConfidence(),
+	}}
+	for _, c := range []struct{ got, want string }{
+		{r.printChoice(m), "-> w(2) least_cost stale load_imputed repeated\n"},
+		{r.printOverlap(m, false), "w=2:stale\n"},
+		{r.printOverlap(m, true), "w=2+1:stale\n"},
+		{printLoad(&kvoraclev1.RankStatus{
+			InFlight: 3, BookedRequests: 2, PendingPrefillSeconds: 0.00126,
+			Confidence: &kvoraclev1.Confidence{Load: kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_REPORTED},
+		}), "in_flight=3 booked=2 prefill=1.3ms reported\n"},
+	} {
+		if c.got != c.want {
+			t.Errorf("got %q, want %q", c.got, c.want)
+		}
+	}
+}
+
+// TestFirstReportSaysItsLife: a stream without an incarnation is a mistake of the script; one of 0 is for the oracle to
+// judge.
+func TestFirstReportSaysItsLife(t *testing.T) {
+	r := New(refusingConn{})
+	if _, err := r.Step(t.Context(), "RB w s1 +[A]"); err == nil || errors.Is(err, errNoConn) {
+		t.Errorf("without eN: %v", err)
+	}
+	if _, err := r.Step(t.Context(), "RB w e0 s1 +[A]"); !errors.Is(err, errNoConn) {
+		t.Errorf("with e0: %v", err)
+	}
+}
+
+var errNoConn = errors.New("no connection")
+
+type refusingConn struct{}
+
+func (refusingConn) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+	return errNoConn
+}
+
+func (refusingConn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, errNoConn
 }
 
 // FuzzParse: a transcript that can be read comes out of Rewrite with the same steps.

@@ -245,8 +245,8 @@ func (ResyncReason) EnumDescriptor() ([]byte, []int) {
 // (cumulatively). On a gap, a restart of the numbering, or a digest mismatch the server sends ResyncRequest once and
 // ignores batches until a snapshot comes; the target is STALE meanwhile and keeps its former view.
 //
-// Refused with FAILED_PRECONDITION and the field's name: a missing worker_id, model, block_size, hash_scheme or
-// repeats; a hash_scheme unknown to the server; a block_size of 0 or above 65,536 (INVALID_ARGUMENT); a dp_rank at or
+// Refused with FAILED_PRECONDITION and the field's name: a missing worker_id, model, hash_scheme or repeats; a
+// hash_scheme unknown to the server; a block_size of 0 or above 65,536 (INVALID_ARGUMENT); a dp_rank at or
 // above dp_size; an incarnation below the known one; a model or block size that contradicts the same incarnation's.
 type BlocksHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`

@@ -1,0 +1,335 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/kvoracle/kvoracle/client/clienttest"
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
+	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/script"
+	"github.com/kvoracle/kvoracle/server"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// The cases of testdata/cases that need time, many rounds or two sides at once. Time is a bubble's.
+
+// stage is an oracle with a script runner.
+type stage struct {
+	t      *testing.T
+	oracle *clienttest.Oracle
+	runner *script.Runner
+}
+
+func setStage(t *testing.T, opts ...clienttest.Option) *stage {
+	t.Helper()
+	s := &stage{t: t, oracle: clienttest.Start(t, opts...)}
+	s.runner = script.New(s.oracle.Conn())
+	t.Cleanup(s.runner.Close)
+	return s
+}
+
+func (s *stage) step(command string) string {
+	s.t.Helper()
+	answer, err := s.runner.Step(s.t.Context(), command)
+	if err != nil {
+		s.t.Fatalf("%s: %v", command, err)
+	}
+	return strings.TrimSuffix(answer, "\n")
+}
+
+// pass lets the bubble's time pass.
+func (s *stage) pass(d time.Duration) { <-time.After(d) }
+
+// says runs a command and compares its answer.
+func (s *stage) says(command, want string) {
+	s.t.Helper()
+	if got := s.step(command); got != want {
+		s.t.Errorf("%s: got %q, want %q", command, got, want)
+	}
+}
+
+// TestQuietWorkerIsNotReaped is case B14: an open stream is a living worker, however long it has nothing to say. One
+// whose stream is gone is FRESH for the grace, STALE until its lease ends, lost after it, and forgotten in the end.
+func TestQuietWorkerIsNotReaped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := setStage(t)
+		s.says("RB w1 e1 s1 +[A]", "ack s1 fresh held=1 stored=1")
+		s.pass(15 * time.Minute)
+		s.says("ov A", "w1=1")
+		s.says("RB w1 s2 +[AB]", "ack s2 fresh held=2 stored=1")
+
+		s.step("cut w1")
+		s.pass(9 * time.Second)
+		s.says("ov AB", "w1=2")
+		s.pass(2 * time.Second)
+		s.says("ov AB", "w1=2:stale")
+		s.pass(50 * time.Second) // 61 s
+		s.says("ov AB", "error UNAVAILABLE NO_ELIGIBLE_WORKER model")
+		s.says("list", "w1 e1 lost r0:stale,s2,held=2,in_flight=0")
+
+		// What it held is there again when it comes back in time, and not when it comes back too late.
+		s.says("RB w1 e1 s3 +[ABC]", "ack s3 fresh held=3 stored=1")
+		s.says("ov ABC", "w1=3")
+		s.step("cut w1")
+		s.pass(17 * time.Minute)
+		s.says("list", "no workers")
+		s.says("RB w1 e1 s4 +[ABCD]", "ack s3 warming held=0 ignored=1")
+	})
+}
+
+// TestOldLoadIsNoError is case B82: when nobody's samples are believed any more, overlap and bookings decide.
+func TestOldLoadIsNoError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := setStage(t)
+		s.step("RB w1 e1 s1 +[A AB ABC]")
+		s.step("RB w2 e1 s1 +[X]")
+		s.says("RL w1 run=0 wait=50 tokens=200000", "applied=1 ignored=0 in_flight=50 booked=0")
+		s.says("RL w2 run=0 wait=0 tokens=0", "applied=1 ignored=0 in_flight=0 booked=0")
+		s.says("RT ABCD as=r1", "-> w2(0) least_cost")
+		s.says("cancel r1", "applied")
+
+		s.pass(10*time.Second + time.Millisecond)
+		s.says("load w1", "in_flight=0 booked=0 prefill=0.0ms booked_only")
+		s.says("RT ABCD", "-> w1(3) least_cost")
+		s.says("load w1", "in_flight=1 booked=1 prefill=0.1ms booked_only")
+	})
+}
+
+// TestBookingsEndWithTheirLease is cases B87 and B89: a client that dies after Route leaves a booking for the lease; a
+// long request that is told of keeps its own for as long as it is.
+func TestBookingsEndWithTheirLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := setStage(t)
+		s.step("RB w1 e1 s1 clear")
+		s.says("RT AB as=dead", "-> w1(0) only_candidate")
+		s.says("RT CD as=long", "-> w1(0) only_candidate")
+		s.says("first long", "applied")
+		for tokens := range 120 { // 20 min
+			s.pass(10 * time.Second)
+			s.says(fmt.Sprint("gen long ", tokens), "applied")
+			want := "in_flight=1 booked=1 prefill=0.0ms booked_only"
+			if tokens < 5 {
+				want = "in_flight=2 booked=2 prefill=0.2ms booked_only"
+			}
+			if tokens != 5 { // the moment itself
+				s.says("load w1", want)
+			}
+		}
+		s.says("free dead", "unknown")
+		s.says("load w1", "in_flight=1 booked=1 prefill=0.0ms booked_only")
+		s.pass(59 * time.Second)
+		s.says("load w1", "in_flight=1 booked=1 prefill=0.0ms booked_only")
+		s.pass(2 * time.Second)
+		s.says("load w1", "in_flight=0 booked=0 prefill=0.0ms booked_only")
+		s.says("free long", "unknown")
+		s.says("load w1", "in_flight=0 booked=0 prefill=0.0ms booked_only")
+	})
+}
+
+// TestRestartedOracleAsksAtOnce is case B21: an oracle that was restarted asks a worker in the middle of its life for a
+// snapshot in its first answer, and believes it in the next.
+func TestRestartedOracleAsksAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := setStage(t)
+		s.says("RB w1 e1 s1 +[A]", "ack s1 fresh held=1 stored=1")
+		s.says("RB w1 s2 +[AB]", "ack s2 fresh held=2 stored=1")
+		if err := s.oracle.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		s.runner.Close()
+		s.runner = script.New(s.oracle.Conn())
+		start := time.Now()
+		stream, err := kvoraclev1.NewRouteServiceClient(s.oracle.Conn()).ReportBlocks(t.Context(), grpc.WaitForReady(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Hello{Hello: &kvoraclev1.BlocksHello{
+			Worker: &kvoraclev1.WorkerSpec{WorkerId: "w1", Model: "m", BlockSize: 4}, Incarnation: 1, NextSequence: 3,
+			HashScheme: block.Scheme, Repeats: kvoraclev1.RepeatMeaning_REPEAT_MEANING_SET,
+		}}}); err != nil {
+			t.Fatal(err)
+		}
+		m, err := stream.Recv()
+		if a := m.GetAccepted(); err != nil || !a.GetSnapshotRequired() || a.GetConfidence() != kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_WARMING {
+			t.Fatalf("first answer: %v, %v", m, err)
+		}
+		s.says("ov AB", "w1=0:warming")
+		s.says("RB w1 e1 s2 snap[A AB] next=3", "ack s2 fresh held=2 stored=2 snapshots=1")
+		s.says("ov AB", "w1=2")
+		if d := time.Since(start); d > 100*time.Millisecond {
+			t.Errorf("it took %v", d)
+		}
+	})
+}
+
+// TestReadinessCountsExpectedWorkers is case B116: with four workers expected and two seen the oracle answers, but does
+// not call itself ready.
+func TestReadinessCountsExpectedWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := setStage(t, clienttest.WithConfig(func(c *server.Config) { c.ExpectedWorkers = 4 }))
+		expect := func(when string, want map[string]healthpb.HealthCheckResponse_ServingStatus) {
+			t.Helper()
+			s.pass(time.Second) // the count is taken a few times a second
+			for component, want := range want {
+				m, err := healthpb.NewHealthClient(s.oracle.Conn()).Check(t.Context(), &healthpb.HealthCheckRequest{Service: component})
+				if err != nil || m.GetStatus() != want {
+					t.Errorf("%s: %q is %v, %v; want %v", when, component, m.GetStatus(), err, want)
+				}
+			}
+		}
+		const up, down = healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING
+		service := kvoraclev1.RouteService_ServiceDesc.ServiceName
+		unready := map[string]healthpb.HealthCheckResponse_ServingStatus{"liveness": up, service: up, "fleet": down, "readiness": down, "": down}
+		expect("nobody", unready)
+		s.step("RB w1 e1 s1 +[A]")
+		s.step("RB w2 e1 s1 +[A]")
+		expect("two of four", unready)
+		s.says("RT AB", "-> w1(1) tie_least_recent")
+		s.step("RB w3 e1 s7 +[A]") // warming is not fresh
+		s.step("RB w4 e1 s1 +[A]")
+		expect("one of them warming", unready)
+		s.step("RB w3 s7 snap[A]")
+		ready := map[string]healthpb.HealthCheckResponse_ServingStatus{"liveness": up, service: up, "fleet": up, "readiness": up, "": up}
+		expect("four of four", ready)
+		s.step("cut w1")
+		s.pass(time.Minute)
+		expect("warm stays warm", ready)
+	})
+}
+
+// TestSizesDoNotDrift is case B52: stores, removals and stores again of the blocks of one chain, against a plain set.
+func TestSizesDoNotDrift(t *testing.T) {
+	const chain = "ABCDEFGH"
+	s := setStage(t)
+	s.step("RB w1 e1 s1 clear")
+	rnd := rand.New(rand.NewPCG(52, 1))
+	held := make(map[int]bool)
+	for seq := 2; seq <= 1000; seq++ {
+		n := 1 + rnd.IntN(len(chain))
+		op := fmt.Sprintf("-[%s]", chain[:n])
+		if rnd.IntN(2) == 0 {
+			op = fmt.Sprintf("+[%s]", chain[:n])
+		}
+		held[n] = op[0] == '+'
+		size, lead := 0, 0
+		for _, is := range held {
+			if is {
+				size++
+			}
+		}
+		for held[lead+1] {
+			lead++
+		}
+		if got, want := s.step(fmt.Sprintf("RB w1 s%d %s", seq, op)), fmt.Sprintf("ack s%d fresh held=%d", seq, size); !strings.HasPrefix(got+" ", want+" ") {
+			t.Fatalf("%s: got %q, want %q", op, got, want)
+		}
+		if got, want := s.step("ov "+chain), fmt.Sprintf("w1=%d", lead); got != want {
+			t.Fatalf("after %s: got %q, want %q", op, got, want)
+		}
+	}
+}
+
+func hello(name string, incarnation uint64) *oracle.Hello {
+	return &oracle.Hello{
+		Spec: fleet.Spec{Worker: name, Model: "m", BlockSize: 4, DPSize: 1}, Incarnation: incarnation, NextSequence: 1,
+	}
+}
+
+func storeOp(ids ...block.ID) []oracle.Op {
+	return []oracle.Op{{Kind: oracle.OpStore, IsRoot: true, IDs: ids}}
+}
+
+// TestChurnUsesNothingUp is case B09: five thousand workers come, hold something and go, one at a time.
+func TestChurnUsesNothingUp(t *testing.T) {
+	o := oracle.New(oracle.Config{MaxWorkers: 2, Index: index.Config{MaxBlocks: 1000}}, nil)
+	now := time.Unix(1_800_000_000, 0)
+	ask := &oracle.RouteRequest{Model: "m", Prompt: oracle.Prompt{Locals: []block.Local{1}, LocalsSize: 4, Length: 5}}
+	for i := range 5000 {
+		name := fmt.Sprint("w", i)
+		s, _, err := o.OpenBlocks(hello(name, 1), now)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		op := []oracle.Op{{Kind: oracle.OpStore, IsRoot: true, Content: oracle.ContentLocals, Locals: []block.Local{1}}}
+		if ack, err := s.Batch(1, 1, op, now); err != nil || ack.Held != 1 {
+			t.Fatalf("%s: %+v, %v", name, ack, err)
+		}
+		a, err := o.Route(t.Context(), ask, now)
+		if err != nil || a.Target.Worker != name || a.Matched.Total() != 4 {
+			t.Fatalf("%s: %+v, %v", name, a, err)
+		}
+		if a.Target.ID > 1 {
+			t.Fatalf("%s has target id %d: ids are not used again", name, a.Target.ID)
+		}
+		if blocks, bookings, err := o.Remove(name); err != nil || blocks != 1 || bookings != 1 {
+			t.Fatalf("%s: dropped %d, released %d, %v", name, blocks, bookings, err)
+		}
+		o.Tick(now)
+	}
+	if st := o.Stats(now); st.Index != (index.Stats{Slots: st.Index.Slots}) || st.Index.Slots > 2 || st.Load.Bookings != 0 || st.Guesses != 0 {
+		t.Errorf("left behind: %+v", st)
+	}
+}
+
+// TestReportsAgainstRemoval is case B16: batches of a worker race its removal; whichever comes first, nothing is left of
+// a worker that is gone, and no batch applies after it.
+func TestReportsAgainstRemoval(t *testing.T) {
+	o := oracle.New(oracle.Config{}, nil)
+	now := time.Unix(1_800_000_000, 0)
+	for i := range 10_000 {
+		s, _, err := o.OpenBlocks(hello("w1", uint64(i+1)), now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var both sync.WaitGroup
+		both.Go(func() {
+			for seq := uint64(1); seq <= 3; seq++ {
+				_, err := s.Batch(seq, seq, storeOp(block.ID(seq), block.ID(seq+10)), now)
+				var e *oracle.Error
+				if errors.As(err, &e) && e.Reason == oracle.ReasonWorkerGone {
+					return
+				}
+				if err != nil {
+					t.Errorf("round %d: %v", i, err)
+				}
+			}
+		})
+		both.Go(func() {
+			if _, _, err := o.Remove("w1"); err != nil {
+				t.Errorf("round %d: %v", i, err)
+			}
+		})
+		both.Wait()
+		if _, err := s.Batch(4, 4, storeOp(1), now); err == nil {
+			t.Fatalf("round %d: a batch of a removed worker was applied", i)
+		}
+		s.Close(now)
+		if i%100 == 0 {
+			o.Tick(now)
+		}
+	}
+	o.Tick(now)
+	if st := o.Stats(now); st.Index != (index.Stats{Slots: st.Index.Slots}) || st.Workers != [3]int{} {
+		t.Errorf("left behind: %+v", st)
+	}
+	ask := &oracle.RouteRequest{Model: "m", Prompt: oracle.Prompt{Tokens: []uint32{1}, Length: 1}}
+	var e *oracle.Error
+	if _, err := o.Route(context.Background(), ask, now); !errors.As(err, &e) || e.Reason != oracle.ReasonModelUnknown {
+		t.Errorf("Route: %v, want model unknown", err)
+	}
+}
