@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	chunkBits  = 14
+	chunkBits  = 13
 	chunkWords = 1 << chunkBits
 	numClasses = 144
-	limboMost  = 64 // how many freed pieces wait before somebody looks whether their time has come
+	limboMost  = 16 // how many freed pieces wait before somebody looks whether their time has come
 )
 
 // arena hands out pieces of 64-bit words without pointers, so that the garbage collector sees a few large objects whatever

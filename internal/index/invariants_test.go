@@ -138,15 +138,20 @@ func checkMemory(t *testing.T, ix *Index) (listed int) {
 	for i := range ix.tables {
 		n := 0
 		s := ix.tables[i].store.Load()
-		for _, ref := range s.refs {
-			for k, w := range s.groups(ref) {
-				if k%groupWords == 0 || w == 0 {
+		passed := make([]uint32, s.lines)
+		for line := range s.lines {
+			for _, w := range s.line(line)[lineFirst:] {
+				if w == 0 {
 					continue
 				}
 				n++
 				at := location(w)
 				found[at.segment()]++
 				id := ix.blocks(at.segment())[at.index()]
+				home, _ := s.home(mix(block.ID(id)))
+				for k := home; k != line; k = s.next(k) {
+					passed[k]++
+				}
 				names[block.ID(id)]++
 				isThere := false
 				ix.each(block.ID(id), func(o location) bool { isThere = isThere || o == at; return false })
@@ -167,6 +172,11 @@ func checkMemory(t *testing.T, ix *Index) (listed int) {
 					}
 					heads[p][g.head] = true
 				}
+			}
+		}
+		for line, want := range passed {
+			if got := s.line(uint64(line))[lineNotes] & passedMask; got != want {
+				t.Errorf("table %d, line %d: %d passed, want %d", i, line, got, want)
 			}
 		}
 		if n != ix.tables[i].count {

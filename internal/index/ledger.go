@@ -68,6 +68,7 @@ func (l *Ledger) Remove(ids []block.ID, tier fleet.Tier) (removed, unknown int) 
 		return 0, len(ids)
 	}
 	before := l.entries
+	q.warmth += l.ix.warm(ids[:min(len(ids), warmMost)])
 	for _, id := range ids {
 		at := l.near(id)
 		if at.part == 0 {

@@ -13,7 +13,8 @@ type query struct {
 	reader *reader
 	finds  []addition
 	plan   plan
-	reads  int // lists looked at
+	reads  int    // lists looked at
+	warmth uint32 // see warm
 }
 
 // addition is what a segment adds to a match.

@@ -63,8 +63,7 @@ func footprint(ix *Index) (n int) {
 		n += len(*ix.shards[i].segs.Load()) * segChunk * 8
 	}
 	for i := range ix.tables {
-		s := ix.tables[i].store.Load()
-		n += len(*s.chunks.Load())*tableChunk*groupWords/2 + len(s.refs)/2
+		n += len(ix.tables[i].store.Load().words) / 2
 	}
 	return n
 }
@@ -106,16 +105,16 @@ func TestTablesShrink(t *testing.T) {
 	ix := New(Config{})
 	chain := numbered(blocks)
 	l := publish(ix, 1, chain, blocks)
-	buckets := func() (n int) {
+	lines := func() (n int) {
 		for i := range ix.tables {
-			n += len(ix.tables[i].store.Load().refs)
+			n += int(ix.tables[i].store.Load().lines)
 		}
 		return n
 	}
-	full := buckets()
+	full := lines()
 	l.Remove(chain[kept:], fleet.Device)
-	if got := buckets(); got > full/3 {
-		t.Errorf("%d of %d buckets are left for %d blocks", got, full, kept)
+	if got := lines(); got > full/3 {
+		t.Errorf("%d of %d lines are left for %d blocks", got, full, kept)
 	}
 	checkMemory(t, ix)
 	if got := ix.Match(chain, nil); len(got) != 1 || got[0].Total() != kept {

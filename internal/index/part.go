@@ -74,8 +74,8 @@ func (l *Ledger) newPart(h handle) uint32 {
 		}
 		i = uint32(len(l.parts))
 		if len(l.parts) == cap(l.parts) {
-			// A quarter at a time: there may be thousands of ledgers.
-			l.parts = slices.Grow(l.parts, len(l.parts)/4+8)
+			// An eighth at a time: there may be thousands of ledgers.
+			l.parts = append(make([]part, 0, len(l.parts)*9/8+8), l.parts...)
 		}
 		l.parts = append(l.parts, part{})
 	}

@@ -16,6 +16,9 @@ type plan struct {
 	costs int // entries
 }
 
+// warmMost is how many lines are looked at ahead: what a core's first cache can keep.
+const warmMost = 128
+
 // isAgain marks, as a part, a block that stands in the list before.
 const isAgain = math.MaxUint32
 
@@ -40,6 +43,7 @@ func (l *Ledger) Store(p Parent, ids []block.ID, tier fleet.Tier) StoreResult {
 	if l.isDead {
 		return StoreResult{Refused: Dropped}
 	}
+	q.warmth += l.ix.warm(ids[:min(len(ids), warmMost)])
 	up := l.seek(p)
 	// Nothing that Match can see changes before the whole list is known to be good.
 	pl := &q.plan

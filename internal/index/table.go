@@ -1,6 +1,7 @@
 package index
 
 import (
+	"math/bits"
 	"sync"
 	"sync/atomic"
 
@@ -8,13 +9,21 @@ import (
 )
 
 const (
-	numTables   = 256
-	groupLen    = 4            // locations in a group
-	groupWords  = groupLen + 1 // a word of four tags goes before them
-	tableChunk  = 256          // groups
-	bucketAim   = 24           // locations in a bucket when its table is made anew with twice the buckets
-	bucketShift = 10
-	bucketMost  = 1<<bucketShift - 1 // groups
+	numTables = 256
+	// A line is one cache line: three words of four tags, a word of notes, and twelve locations.
+	lineLocations = 12
+	lineWords     = 16
+	lineNotes     = 3
+	lineFirst     = 4 // the first location
+	// The notes count what belongs here or before but is farther on for want of room, and above that have a bit for each
+	// location that itself belongs to a line before.
+	passedBits = 20
+	passedMask = 1<<passedBits - 1
+	// Lines come in groups of up to eight, all of a table of the same size.
+	groupLeast = 4
+	groupMost  = 8
+	// Of 100 places of a table up to so many are used.
+	fullAt = 92
 )
 
 // location is a block in a segment. 0 is none.
@@ -32,82 +41,100 @@ func mix(id block.ID) uint64 {
 	return h * 0xd6e8feb86659fd93
 }
 
-// table finds blocks by id: a part of all. It holds locations only; ids are looked up where they are. A bucket is as
-// many groups as it needs, so that hardly any place is empty, and the number of buckets doubles with what is in them.
+// table finds blocks by id: a part of all. It holds locations only; ids are looked up where they are.
 //
-// Writers hold mu. Readers see a store that does not move, in which locations come and go: they check what they find.
+// Writers hold mu. Readers see a store in which locations come and go but never move: they check what they find.
 type table struct {
 	mu    sync.Mutex
 	count int
-	least int
+	least int // lines
 	store atomic.Pointer[store]
 	_     [64]byte
 }
 
-// store is the memory of a table. Growing and shrinking makes another one.
+// store is the memory of a table. Growing and shrinking makes another one; readers go on in the former, which the garbage
+// collector takes when they have left.
+//
+// A hash chooses the group; its next eight bits are the tag, and choose the line in the group too. So a store whose groups
+// are a line larger can be made from what the lines say, and only each doubling has to look all ids up.
 type store struct {
-	refs   []uint32 // for each bucket: first group, and the number of groups in the lower bits
-	chunks atomic.Pointer[[]*[tableChunk * groupWords]uint32]
-	end    uint32   // first group never used
-	free   []uint32 // heads of lists of free groups, by number of groups; threaded through the first word
-	limbo  []deadPiece
+	words  []uint32
+	groups uint64
+	size   uint64 // lines in a group
+	lines  uint64
 }
 
-func newStore(buckets int) *store {
-	s := &store{refs: make([]uint32, buckets)}
-	s.chunks.Store(new([]*[tableChunk * groupWords]uint32))
-	return s
+func newStore(groups, size uint64) *store {
+	return &store{words: make([]uint32, groups*size*lineWords), groups: groups, size: size, lines: groups * size}
 }
 
-// init staggers the tables' sizes, so that they do not double all at the same time.
+// init staggers the tables' sizes, so that they do not grow all at the same time.
 func (t *table) init(i int) {
-	t.least = 8 + 8*i/numTables
-	t.store.Store(newStore(t.least))
+	t.least = 2 + 2*i/numTables
+	t.store.Store(newStore(uint64(t.least), groupLeast))
 }
 
 func (ix *Index) table(id block.ID) *table { return &ix.tables[mix(id)>>56] }
 
-func (s *store) bucket(hash uint64) *uint32 {
-	return &s.refs[(hash>>24&0xffffffff)*uint64(len(s.refs))>>32]
+// home is the line where a hash belongs, and its tag. The uppermost byte has chosen the table.
+func (s *store) home(hash uint64) (line uint64, tag uint32) {
+	group, rest := bits.Mul64(hash<<8, s.groups)
+	tag = uint32(rest >> 56)
+	return s.lineOf(group, tag), tag
 }
 
-func (s *store) groups(ref uint32) []uint32 {
-	n := ref & bucketMost
-	if n == 0 {
-		return nil
+func (s *store) lineOf(group uint64, tag uint32) uint64 { return group*s.size + uint64(tag)*s.size>>8 }
+
+func (s *store) line(i uint64) *[lineWords]uint32 { return (*[lineWords]uint32)(s.words[i*lineWords:]) }
+
+// next is the line after one.
+func (s *store) next(i uint64) uint64 {
+	if i++; i == s.lines {
+		i = 0
 	}
-	g := ref >> bucketShift
-	c := (*s.chunks.Load())[g/tableChunk]
-	i := g % tableChunk * groupWords
-	if n > tableChunk {
-		return nil
-	}
-	return c[i : i+n*groupWords : i+n*groupWords]
+	return i
 }
 
-// each calls f for every location that may be the id's until it returns true.
-//
-// The tag is the hash's lowest byte. A word of four tags minus the wanted one four times has a zero byte where they are
-// equal, and the usual trick finds it.
+// matches has the upper bit of each byte set, from the lowest on, where a word's tag is the one wanted four times. A byte
+// above such a one may be set without reason: whatever is found is checked.
+func matches(tags, want uint32) uint32 {
+	x := tags ^ want
+	return (x - 0x01010101) & ^x & 0x80808080
+}
+
+// each calls f for every location of an id until it returns true.
 func (ix *Index) each(id block.ID, f func(location) bool) {
 	hash := mix(id)
 	s := ix.tables[hash>>56].store.Load()
-	w := s.groups(atomic.LoadUint32(s.bucket(hash)))
-	want := uint32(hash&0xff) * 0x01010101
-	for g := 0; g < len(w); g += groupWords {
-		x := atomic.LoadUint32(&w[g]) ^ want
-		if (x-0x01010101)&^x&0x80808080 == 0 {
-			continue
-		}
-		for k := 1; k < groupWords; k++ {
-			if x>>(8*(k-1))&0xff != 0 {
-				continue
-			}
-			if l := location(atomic.LoadUint32(&w[g+k])); l != 0 && ix.is(l, id) && f(l) {
-				return
+	i, tag := s.home(hash)
+	want := tag * 0x01010101
+	for range s.lines {
+		w := s.line(i)
+		for g := range lineNotes {
+			for m := matches(atomic.LoadUint32(&w[g]), want); m != 0; m &= m - 1 {
+				k := lineFirst + 4*g + bits.TrailingZeros32(m)/8
+				if l := location(atomic.LoadUint32(&w[k])); l != 0 && ix.is(l, id) && f(l) {
+					return
+				}
 			}
 		}
+		if atomic.LoadUint32(&w[lineNotes])&passedMask == 0 {
+			return
+		}
+		i = s.next(i)
 	}
+}
+
+// warm looks at the lines of blocks that are going to be looked up, so that the waits for memory overlap. What it returns
+// means nothing.
+func (ix *Index) warm(ids []block.ID) (sum uint32) {
+	for _, id := range ids {
+		hash := mix(id)
+		s := ix.tables[hash>>56].store.Load()
+		home, _ := s.home(hash)
+		sum += atomic.LoadUint32(&s.line(home)[lineNotes])
+	}
+	return sum
 }
 
 // is reports whether a block is at a location.
@@ -119,32 +146,36 @@ func (ix *Index) is(l location, id block.ID) bool {
 	return l.index() < len(w) && w[l.index()] == uint64(id)
 }
 
-// head finds the segment that begins with a block after a parent, or 0.
+// head finds the segment that begins with a block after a parent, or 0. It is each, spelled out for Match.
 func (ix *Index) head(p Parent, id block.ID) handle {
 	hash := mix(id)
 	s := ix.tables[hash>>56].store.Load()
-	w := s.groups(atomic.LoadUint32(s.bucket(hash)))
-	want := uint32(hash&0xff) * 0x01010101
-	for g := 0; g < len(w); g += groupWords {
-		x := atomic.LoadUint32(&w[g]) ^ want
-		if (x-0x01010101)&^x&0x80808080 == 0 {
-			continue
-		}
-		for k := 1; k < groupWords; k++ {
-			l := location(atomic.LoadUint32(&w[g+k]))
-			if x>>(8*(k-1))&0xff != 0 || l == 0 || l.index() != 0 {
-				continue
+	i, tag := s.home(hash)
+	want := tag * 0x01010101
+	for range s.lines {
+		w := s.line(i)
+		for g := range lineNotes {
+			for m := matches(atomic.LoadUint32(&w[g]), want); m != 0; m &= m - 1 {
+				l := location(atomic.LoadUint32(&w[lineFirst+4*g+bits.TrailingZeros32(m)/8]))
+				if l == 0 || l.index() != 0 {
+					continue
+				}
+				t := ix.segment(l.segment())
+				if t.head == id && t.isRoot == p.IsRoot && (p.IsRoot || t.parent == p.ID) {
+					return l.segment()
+				}
 			}
-			if t := ix.segment(l.segment()); t.head == id && t.isRoot == p.IsRoot && (p.IsRoot || t.parent == p.ID) {
-				return l.segment()
-			}
 		}
+		if atomic.LoadUint32(&w[lineNotes])&passedMask == 0 {
+			return 0
+		}
+		i = s.next(i)
 	}
 	return 0
 }
 
 // insert adds a block's location and lets its segment show it, unless one is there that claim accepts; then it returns
-// that. It returns 0 if the bucket is full. The caller is a reader.
+// that. The caller is a reader.
 func (t *table) insert(ix *Index, id block.ID, l location, claim func(location) bool, g *segment) location {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -162,13 +193,12 @@ func (t *table) insert(ix *Index, id block.ID, l location, claim func(location) 
 		return there
 	}
 	s := t.store.Load()
-	if t.count >= len(s.refs)*bucketAim {
-		t.rebuild(ix, 2*len(s.refs))
+	if t.count*100 >= int(s.lines)*lineLocations*fullAt {
+		t.grow(ix, s)
 		s = t.store.Load()
 	}
-	if !s.put(&ix.epochs, mix(id), l) {
-		return 0
-	}
+	home, tag := s.home(mix(id))
+	s.put(home, tag, l)
 	g.show(l.index() + 1)
 	if isTwin {
 		ix.twins.Add(1)
@@ -177,20 +207,47 @@ func (t *table) insert(ix *Index, id block.ID, l location, claim func(location) 
 	return l
 }
 
+// put writes a location into the first line with room from its home on.
+func (s *store) put(home uint64, tag uint32, l location) {
+	for i := home; ; i = s.next(i) {
+		w := s.line(i)
+		for k := lineFirst; k < lineWords; k++ {
+			if w[k] != 0 {
+				continue
+			}
+			note := uint32(1) << (passedBits + k - lineFirst)
+			if i == home {
+				note = 0
+			}
+			atomic.StoreUint32(&w[lineNotes], w[lineNotes]&^(1<<(passedBits+k-lineFirst))|note)
+			g, shift := (k-lineFirst)/4, 8*((k-lineFirst)%4)
+			atomic.StoreUint32(&w[g], w[g]&^(0xff<<shift)|tag<<shift)
+			atomic.StoreUint32(&w[k], uint32(l))
+			return
+		}
+		// First that there is more, then the more.
+		atomic.StoreUint32(&w[lineNotes], w[lineNotes]+1)
+	}
+}
+
 // remove takes a location out.
 func (t *table) remove(ix *Index, id block.ID, l location) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	hash := mix(id)
 	s := t.store.Load()
-	w := s.groups(*s.bucket(hash))
-	for i := range w {
-		if i%groupWords != 0 && w[i] == uint32(l) {
-			atomic.StoreUint32(&w[i], 0)
-			t.count--
-			break
+	home, _ := s.home(hash)
+	i := home
+	for !s.drop(i, l) {
+		if i = s.next(i); i == home {
+			return
 		}
 	}
+	for ; home != i; home = s.next(home) {
+		w := s.line(home)
+		atomic.StoreUint32(&w[lineNotes], w[lineNotes]-1)
+	}
+	t.count--
 	if ix.twins.Load() > 0 {
 		// The caller is a reader, and the segment still has its blocks.
 		isTwin := false
@@ -199,92 +256,79 @@ func (t *table) remove(ix *Index, id block.ID, l location) {
 			ix.twins.Add(-1)
 		}
 	}
-	if n := len(s.refs); n > t.least && t.count < n*bucketAim/6 {
-		t.rebuild(ix, n/2)
+	if s.groups > uint64(t.least) && t.count < int(s.lines)*lineLocations/4 {
+		t.store.Store(s.renew(ix, max(s.groups/2, uint64(t.least))))
 	}
 }
 
-// rebuild makes a store with another number of buckets, packed. Readers go on in the former one, which the garbage
-// collector takes when they have left.
-func (t *table) rebuild(ix *Index, buckets int) {
-	old, s := t.store.Load(), newStore(buckets)
-	for _, ref := range old.refs {
-		for i, l := range old.groups(ref) {
-			if i%groupWords != 0 && l != 0 {
-				id := block.ID(ix.blocks(location(l).segment())[location(l).index()])
-				s.put(&ix.epochs, mix(id), location(l))
-			}
+// drop takes a location out of a line if it is there.
+func (s *store) drop(i uint64, l location) bool {
+	w := s.line(i)
+	for k := lineFirst; k < lineWords; k++ {
+		if w[k] == uint32(l) {
+			atomic.StoreUint32(&w[k], 0)
+			return true
 		}
 	}
-	s.limbo = nil
-	t.store.Store(s)
+	return false
 }
 
-// put writes a location into its bucket and reports whether there was room.
-func (s *store) put(e *epochs, hash uint64, l location) bool {
-	b := s.bucket(hash)
-	ref := *b
-	w := s.groups(ref)
-	for g := 0; g < len(w); g += groupWords {
-		for k := 1; k < groupWords; k++ {
-			if w[g+k] == 0 {
-				shift := 8 * (k - 1)
-				atomic.StoreUint32(&w[g], w[g]&^(0xff<<shift)|uint32(hash&0xff)<<shift)
-				atomic.StoreUint32(&w[g+k], uint32(l))
-				return true
-			}
-		}
-	}
-	n := int(ref & bucketMost)
-	if n == tableChunk-1 {
-		return false
-	}
-	next := s.take(n + 1)
-	to := s.groups(next)
-	clear(to[copy(to, w):])
-	to[n*groupWords] = uint32(hash & 0xff)
-	to[n*groupWords+1] = uint32(l)
-	atomic.StoreUint32(b, next)
-	if n > 0 {
-		s.retire(e, ref)
-	}
-	return true
-}
-
-// take finds n groups.
-func (s *store) take(n int) uint32 {
-	if n < len(s.free) && s.free[n] != 0 {
-		ref := s.free[n]
-		s.free[n] = s.groups(ref)[0]
-		return ref
-	}
-	old := *s.chunks.Load()
-	if left := (tableChunk - s.end%tableChunk) % tableChunk; int(left) < n {
-		all := append(old[:len(old):len(old)], new([tableChunk * groupWords]uint32))
-		s.chunks.Store(&all)
-		s.end = uint32(len(old)) * tableChunk
-	}
-	ref := s.end<<bucketShift | uint32(n)
-	s.end += uint32(n)
-	return ref
-}
-
-func (s *store) retire(e *epochs, ref uint32) {
-	s.limbo = append(s.limbo, deadPiece{epoch: e.now.Load(), pos: ref})
-	if len(s.limbo)%limboMost != 0 {
+// grow makes room: a line more in each group, or twice the groups.
+func (t *table) grow(ix *Index, s *store) {
+	if s.size == groupMost {
+		t.store.Store(s.renew(ix, 2*s.groups))
 		return
 	}
-	e.turn()
-	oldest := e.oldest()
-	n := 0
-	for ; n < len(s.limbo) && s.limbo[n].epoch < oldest; n++ {
-		ref := s.limbo[n].pos
-		k := int(ref & bucketMost)
-		for len(s.free) <= k {
-			s.free = append(s.free, 0)
+	next := newStore(s.groups, s.size+1)
+	for group := range s.groups {
+		for i := group * s.size; i < (group+1)*s.size; i++ {
+			w := s.line(i)
+			for k, l := range w[lineFirst:] {
+				switch tag := w[k/4] >> (8 * (k % 4)) & 0xff; {
+				case l == 0:
+				case w[lineNotes]>>(passedBits+k)&1 == 0:
+					next.put(next.lineOf(group, tag), tag, location(l))
+				default:
+					home, tag := next.home(mix(ix.id(location(l))))
+					next.put(home, tag, location(l))
+				}
+			}
 		}
-		s.groups(ref)[0] = s.free[k]
-		s.free[k] = ref
 	}
-	s.limbo = s.limbo[:copy(s.limbo, s.limbo[n:])]
+	t.store.Store(next)
+}
+
+// id names the block at a location.
+func (ix *Index) id(l location) block.ID { return block.ID(ix.blocks(l.segment())[l.index()]) }
+
+// renew makes a store with another number of groups. Ids are fetched a batch at a time, so that the waits for the memory
+// they lie in overlap.
+func (s *store) renew(ix *Index, groups uint64) *store {
+	next := newStore(groups, groupLeast)
+	var batch [64]location
+	var where [64]*uint64
+	n := 0
+	flush := func() {
+		for k, l := range batch[:n] {
+			where[k] = &ix.blocks(l.segment())[l.index()]
+		}
+		for k, l := range batch[:n] {
+			home, tag := next.home(mix(block.ID(*where[k])))
+			next.put(home, tag, l)
+		}
+		n = 0
+	}
+	for i := range s.lines {
+		if n > len(batch)-lineLocations {
+			flush()
+		}
+		for _, l := range s.line(i)[lineFirst:] {
+			if l != 0 {
+				batch[n] = location(l)
+				n++
+			}
+		}
+	}
+	flush()
+	return next
 }
