@@ -404,3 +404,18 @@ func TestChurnLeavesNothingBehind(t *testing.T) {
 		t.Errorf("memory grew from %d to %d words in the second half", half, got)
 	}
 }
+
+// B108: a full index refuses what is new and keeps what it has, whole and from the head, on every run. It does not evict.
+func TestFullIndexKeepsHeads(t *testing.T) {
+	for range 20 {
+		f := &fleetOf{t: t, ix: New(Config{MaxBlocks: 3})}
+		for _, line := range []string{
+			"w1 SET", "w2 SET", "w1 +[A AB ABC] => stored 3",
+			"w1 +[D] => capacity", "w2 +[A] => capacity",
+			"ABC: w1=3", "D:", "w1 size 3",
+			"w1 -[ABC] => removed 1", "w1 +[D] => stored 1", "ABC: w1=2", "D: w1=1",
+		} {
+			f.run(line)
+		}
+	}
+}

@@ -25,7 +25,7 @@ type addition struct {
 
 // compareAll is how long a chain may be to be compared with what is stored block by block. In longer ones the last block
 // of a segment vouches for those before it, as it does wherever ids are chained.
-const compareAll = 512
+const compareAll = 64
 
 // Match appends one entry for each visible target that holds the chain's first block in any tier, ordered by target:
 // how many leading blocks it has.
@@ -33,7 +33,7 @@ const compareAll = 512
 // While reports are applied it may see less than there is. What it credits was held at some moment of the call, because
 // each count rests on one membership, and a membership stands for the whole way from the root.
 //
-// Of a chain longer than 512 blocks not every id is looked at: it must be one, each id naming all before it.
+// Of a chain longer than 64 blocks not every id is looked at: it must be one, each id naming all before it.
 // It allocates nothing if dst has capacity.
 func (ix *Index) Match(chain []block.ID, dst []Match) []Match {
 	if len(chain) == 0 {
