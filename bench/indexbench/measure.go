@@ -5,7 +5,9 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/kvoracle/kvoracle/bench/workload"
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -45,6 +47,7 @@ type loaded struct {
 	blocks  int     // holder-blocks in it
 	told    int     // blocks told, repetitions included
 	seconds float64 // spent on that
+	cpu     float64 // seconds of processor time spent on that, garbage collection included
 	bytes   float64 // resident growth
 }
 
@@ -72,7 +75,7 @@ func load(p workload.Profile, quick bool) *loaded {
 			}
 			n++
 		}
-		start := time.Now()
+		start, used := time.Now(), processTime()
 		for i := range ops[:n] {
 			op := &ops[i]
 			for range times[i] {
@@ -85,6 +88,7 @@ func load(p workload.Profile, quick bool) *loaded {
 			}
 		}
 		l.seconds += time.Since(start).Seconds()
+		l.cpu += processTime() - used
 	}
 	clear(ops)
 	l.blocks = l.ix.Stats().HolderBlocks
@@ -104,15 +108,27 @@ func (f flush) run() {
 	}
 }
 
-// clock is what a measurement of nothing takes.
-func clock() float64 {
-	all := make([]float64, 1000)
-	for i := range all {
-		start := time.Now()
-		all[i] = float64(time.Since(start).Nanoseconds())
+// processTime is the processor time used so far, in seconds.
+func processTime() float64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
 	}
-	return quantile(all, 0.5)
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
+
+// threadTime is the processor time of this thread in ns: what a call costs when others want the core, too.
+func threadTime() float64 {
+	const threadCPU = 3
+	var t syscall.Timespec
+	syscall.Syscall(syscall.SYS_CLOCK_GETTIME, threadCPU, uintptr(unsafe.Pointer(&t)), 0)
+	return float64(t.Nano())
+}
+
+var epoch = time.Now()
+
+// wallTime is the time in ns.
+func wallTime() float64 { return float64(time.Since(epoch).Nanoseconds()) }
 
 func quantile(all []float64, q float64) float64 {
 	slices.Sort(all)
@@ -120,14 +136,21 @@ func quantile(all []float64, q float64) float64 {
 }
 
 // each measures calls one by one, the clock's own time taken off.
-func each(n int, before func(i int), f func(i int)) []float64 {
-	own := clock()
+func each(clock func() float64, n int, before, f func(i int)) []float64 {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own := make([]float64, 1000)
+	for i := range own {
+		start := clock()
+		own[i] = clock() - start
+	}
+	off := quantile(own, 0.5)
 	all := make([]float64, n)
 	for i := range all {
 		before(i)
-		start := time.Now()
+		start := clock()
 		f(i)
-		all[i] = max(float64(time.Since(start).Nanoseconds())-own, 0)
+		all[i] = max(clock()-start-off, 0)
 	}
 	return all
 }
@@ -154,19 +177,21 @@ func (l *loaded) members(holders, least int) (out [][2]int) {
 	return out
 }
 
-// cell measures queries of depth blocks of which so many holders have the first, with cold caches.
-func (l *loaded) cell(holders, depth, n int) []float64 {
+// cell measures queries of depth blocks of which so many holders have the first. The index is not in the core's caches;
+// the question, which has just been hashed, and room for the answer are.
+func (l *loaded) cell(clock func() float64, holders, depth, n int) []float64 {
 	members := l.members(holders, depth)
 	cold := newFlush()
-	dst := make([]index.Match, 0, 4096)
+	dst := make([]index.Match, 4096)
 	var chain []block.ID
 	runtime.GC()
-	return each(n, func(i int) {
+	return each(clock, n, func(i int) {
+		cold.run()
 		m := members[scatter(i)%uint64(len(members))]
 		chain = l.stream.AppendChain(chain[:0], m[0], m[1])[:depth]
-		cold.run()
+		clear(dst[:2*holders])
 	}, func(int) {
-		dst = l.ix.Match(chain, dst[:0])
+		dst = l.ix.Match(chain, dst[:0])[:cap(dst)]
 	})
 }
 

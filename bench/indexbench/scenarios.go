@@ -20,6 +20,9 @@ var scenarios = []scenario{
 		{"one-holder-ids", 150, false, "ns, p50, from block ids"},
 		{"one-holder-locals", 250, false, "ns, p50, from local hashes"},
 		{"gate-cell", 3000, false, "ns, cold p99, 78 blocks, 64 holders"},
+		{"gate-cell-cpu", 0, false, "ns of processor time, cold p99"},
+		{"gate-write-cpu", 0, true, "M blocks a second of processor time"},
+		{"one-holder-warm", 0, false, "ns, p50, from block ids, a thousand prompts that come again"},
 		{"gate-cell-p50", 0, false, "ns, cold p50"},
 		{"miss", 0, false, "ns, p50, unknown prompt"},
 		{"diverging", 0, false, "ns, p50, half of a prompt is known"},
@@ -27,6 +30,7 @@ var scenarios = []scenario{
 	{name: "private", run: bytesOf(workload.Private), bars: []bar{{"private-bytes", 16, false, "bytes a holder-block"}}},
 	{name: "fragmented", run: fragmented, bars: []bar{
 		{"fragmented-cell", 8000, false, "ns, cold p99, 78 blocks, 64 holders"},
+		{"fragmented-cell-cpu", 0, false, "ns of processor time, cold p99"},
 		{"fragmented-bytes", 0, false, "bytes a holder-block"},
 	}},
 	{name: "deep", run: deep, bars: []bar{{"deep", 1000, false, "ns, 8,192 blocks, one holder, from block ids"}}},
@@ -50,6 +54,7 @@ var scenarios = []scenario{
 	{name: "large", run: large, slow: true, bars: []bar{
 		{"large-resident", 1.5, false, "GiB for 100 M holder-blocks"},
 		{"large-cell", 4000, false, "ns, cold p99, 78 blocks, 64 holders"},
+		{"large-cell-cpu", 0, false, "ns of processor time, cold p99"},
 		{"large-gc", 0, false, "ms a garbage collection with 100 M holder-blocks"},
 		{"large-write", 0, true, "M blocks/s"},
 	}},
@@ -71,24 +76,27 @@ func gate(r *report) {
 		locals = locals[:min(len(locals), 16)]
 		chain = workload.Chain(chain[:0], locals)
 	}
-	r.value("one-holder-ids", quantile(each(100_000, next, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
-	r.value("one-holder-locals", quantile(each(100_000, next, func(int) {
+	r.value("one-holder-ids", quantile(each(wallTime, 100_000, next, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
+	r.value("one-holder-locals", quantile(each(wallTime, 100_000, next, func(int) {
 		chain = workload.Chain(chain[:0], locals)
 		dst = l.ix.Match(chain, dst[:0])
 	}), 0.5))
-	r.value("miss", quantile(each(100_000, func(i int) {
+	r.value("one-holder-warm", quantile(each(wallTime, 100_000, func(i int) { next(i % 1000) }, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
+	r.value("miss", quantile(each(wallTime, 100_000, func(i int) {
 		next(i)
 		locals[0]++
 		chain = workload.Chain(chain[:0], locals)
 	}, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
-	r.value("diverging", quantile(each(100_000, func(i int) {
+	r.value("diverging", quantile(each(wallTime, 100_000, func(i int) {
 		next(i)
 		locals[len(locals)/2]++
 		chain = workload.Chain(chain[:0], locals)
 	}, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
-	cell := l.cell(64, 78, 4000)
+	cell := l.cell(wallTime, 64, 78, 2000)
 	r.value("gate-cell", quantile(cell, 0.99))
 	r.value("gate-cell-p50", quantile(cell, 0.5))
+	r.value("gate-cell-cpu", quantile(l.cell(threadTime, 64, 78, 2000), 0.99))
+	r.value("gate-write-cpu", float64(l.told)/l.cpu/1e6)
 }
 
 func bytesOf(p workload.Profile) func(*report) {
@@ -103,14 +111,16 @@ func bytesOf(p workload.Profile) func(*report) {
 func fragmented(r *report) {
 	l := load(workload.Fragmented, r.quick)
 	r.value("fragmented-bytes", l.bytes/float64(l.blocks))
-	r.value("fragmented-cell", quantile(l.cell(64, 78, 4000), 0.99))
+	r.value("fragmented-cell", quantile(l.cell(wallTime, 64, 78, 2000), 0.99))
+	r.value("fragmented-cell-cpu", quantile(l.cell(threadTime, 64, 78, 2000), 0.99))
 }
 
 func large(r *report) {
 	l := load(workload.Large, r.quick)
 	r.value("large-resident", l.bytes/(1<<30))
 	r.value("large-write", float64(l.told)/l.seconds/1e6)
-	r.value("large-cell", quantile(l.cell(64, 78, 4000), 0.99))
+	r.value("large-cell", quantile(l.cell(wallTime, 64, 78, 2000), 0.99))
+	r.value("large-cell-cpu", quantile(l.cell(threadTime, 64, 78, 2000), 0.99))
 	all := make([]float64, 0, 5)
 	for range 5 {
 		start := time.Now()
@@ -217,7 +227,7 @@ func underWrites(r *report) {
 	}
 	query := func(i int) { dst = l.ix.Match(chains[i%len(chains)], dst[:0]) }
 	nothing := func(int) {}
-	quiet := quantile(each(200_000, nothing, query), 0.5)
+	quiet := quantile(each(wallTime, 200_000, nothing, query), 0.5)
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	var done [2]float64
@@ -231,7 +241,7 @@ func underWrites(r *report) {
 		})
 	}
 	time.Sleep(100 * time.Millisecond)
-	busy := quantile(each(400_000, nothing, query), 0.5)
+	busy := quantile(each(wallTime, 400_000, nothing, query), 0.5)
 	for start := time.Now(); time.Since(start) < time.Second; {
 		query(0)
 	}
@@ -377,7 +387,7 @@ func drop(r *report) {
 		chain = l.stream.AppendChain(chain[:0], m[0], m[1])[:78]
 	}
 	query := func(int) { dst = l.ix.Match(chain, dst[:0]) }
-	quiet := quantile(each(100_000, next, query), 0.99)
+	quiet := quantile(each(wallTime, 100_000, next, query), 0.99)
 	l.ix.Drop(20_000)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -386,7 +396,7 @@ func drop(r *report) {
 			time.Sleep(time.Millisecond)
 		}
 	})
-	busy := quantile(each(100_000, next, query), 0.99)
+	busy := quantile(each(wallTime, 100_000, next, query), 0.99)
 	wg.Wait()
 	r.value("drop-query", busy/quiet)
 }
