@@ -18,7 +18,7 @@
 //
 // # Structure
 //
-// Contents are stored once, whoever holds them. A segment is up to 256 consecutive blocks of a chain and the id that the
+// Contents are stored once, whoever holds them. A segment is up to 512 consecutive blocks of a chain and the id that the
 // first one follows. It grows at its end and is cut there; chains that part ways inside it go on in other segments, and
 // nothing is ever split. A table of 32-bit locations, in which ids are looked up where they stand, finds blocks by id.
 //
@@ -83,7 +83,7 @@
 //	part          0.35 44 for each
 //	together     15.9
 //
-// Another holder of the same block costs a member of two words and a part, 60 bytes for up to 256 blocks. The published
+// Another holder of the same block costs a member of two words and a part, 60 bytes for up to 512 blocks. The published
 // gate, 35 % of holder-blocks with 8 holders and 15 % with 64, has 0.65 different blocks for each holder-block, which gives
 // 0.65 x 15 + 1 = 11; a hole adds about 110 bytes to its part.
 //

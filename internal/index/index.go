@@ -113,7 +113,7 @@ func (ix *Index) NewLedger(t fleet.TargetID, counted bool) *Ledger {
 		l.slot = slot(ix.slots)
 		ix.slots++
 	} else {
-		// Two million ledgers at once: this one takes nothing.
+		// A million ledgers at once: this one takes nothing.
 		l.isDead, l.phase = true, dropped
 	}
 	l.key = newMember(t, l.slot, 0, 0)

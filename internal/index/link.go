@@ -32,7 +32,7 @@ func (l *Ledger) hang(i uint32, up place) {
 // hook puts a part among the kids of another.
 func (l *Ledger) hook(i uint32, up place) {
 	p, u := &l.parts[i], &l.parts[up.part]
-	p.up, p.upIndex = up.part, uint8(up.index)
+	p.up, p.upIndex = up.part, uint16(up.index)
 	p.next, p.prev = u.kid, 0
 	if u.kid != 0 {
 		l.parts[u.kid].prev = i
@@ -235,7 +235,7 @@ func (l *Ledger) take(at place, id block.ID) {
 				g.kid = k
 				l.soil(k)
 			} else {
-				most = max(most, uint16(l.parts[k].upIndex))
+				most = max(most, l.parts[k].upIndex)
 			}
 			k = next
 		}

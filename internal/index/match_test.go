@@ -76,16 +76,16 @@ func TestMatchFindsEveryDivergence(t *testing.T) {
 
 // TestMatchReadsOneListPerSegment counts lists: where holders end does not matter, and nobody's end is walked past.
 func TestMatchReadsOneListPerSegment(t *testing.T) {
-	const length = 16 * segmentMax
+	const length = 8 * segmentMax
 	chain := numbered(length)
 	for _, c := range []struct {
 		name  string
 		ends  []int
 		reads int
 	}{
-		{"all the same", []int{length, length, length}, 16},
-		{"one ends early", []int{length, 1000, length}, 16},
-		{"all end early", []int{500, 1000, 800}, 4},
+		{"all the same", []int{length, length, length}, 8},
+		{"one ends early", []int{length, 1000, length}, 8},
+		{"all end early", []int{500, 1000, 800}, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ix := New(Config{})

@@ -27,7 +27,7 @@ type part struct {
 	joined  uint16 // connected, as above, when last settled
 	was     uint16 // held when last settled
 	covers  covers
-	upIndex uint8 // which block of up is the parent
+	upIndex uint16 // which block of up is the parent
 	flags   flags
 }
 
@@ -232,9 +232,9 @@ func (l *Ledger) parent(at place) Parent {
 }
 
 // levelOf and isJoined are what has been settled last.
-func (p *part) levelOf(i uint8) level {
+func (p *part) levelOf(i uint16) level {
 	v := level(0)
-	for v < noLevel && uint16(i) >= p.covers[v] {
+	for v < noLevel && i >= p.covers[v] {
 		v++
 	}
 	return v

@@ -13,8 +13,9 @@ const (
 	numShards  = 1 << shardBits
 	segBits    = 8
 	segChunk   = 1 << segBits
-	maxSegs    = 1<<24 - 1<<shardBits // a handle has 24 bits
-	segmentMax = 256                  // blocks in a segment; a position in it has 8 bits
+	maxSegs    = 1<<(32-indexBits) - 1<<shardBits
+	indexBits  = 9              // of a location; the others are the handle
+	segmentMax = 1 << indexBits // blocks in a segment
 )
 
 // handle names a segment: its shard in the lower bits. 0 is none.
@@ -35,9 +36,9 @@ const noLevel level = fleet.NumTiers
 type member uint64
 
 const (
-	coverBits = 9
+	coverBits = 10
 	levelBits = 2
-	slotBits  = 21
+	slotBits  = 20
 	maxSlots  = 1 << slotBits
 )
 

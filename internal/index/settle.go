@@ -42,7 +42,7 @@ func (l *Ledger) update(i uint32) {
 	p.covers, p.joined, p.was = covers, joined, p.held
 	if least <= p.kidMost {
 		for k := p.kid; k != 0; k = l.parts[k].next {
-			if uint16(l.parts[k].upIndex) >= least {
+			if l.parts[k].upIndex >= least {
 				l.soil(k)
 			}
 		}

@@ -29,10 +29,10 @@ const (
 // location is a block in a segment. 0 is none.
 type location uint32
 
-func at(h handle, i int) location { return location(h)<<8 | location(i) }
+func at(h handle, i int) location { return location(h)<<indexBits | location(i) }
 
-func (l location) segment() handle { return handle(l >> 8) }
-func (l location) index() int      { return int(l & 0xff) }
+func (l location) segment() handle { return handle(l >> indexBits) }
+func (l location) index() int      { return int(l & (segmentMax - 1)) }
 
 // mix spreads an id: chained ones are hashes already, those of tests are small numbers.
 func mix(id block.ID) uint64 {
@@ -215,11 +215,9 @@ func (s *store) put(home uint64, tag uint32, l location) {
 			if w[k] != 0 {
 				continue
 			}
-			note := uint32(1) << (passedBits + k - lineFirst)
-			if i == home {
-				note = 0
+			if was, bit := w[lineNotes], uint32(1)<<(passedBits+k-lineFirst); was&bit != 0 != (i != home) {
+				atomic.StoreUint32(&w[lineNotes], was^bit)
 			}
-			atomic.StoreUint32(&w[lineNotes], w[lineNotes]&^(1<<(passedBits+k-lineFirst))|note)
 			g, shift := (k-lineFirst)/4, 8*((k-lineFirst)%4)
 			atomic.StoreUint32(&w[g], w[g]&^(0xff<<shift)|tag<<shift)
 			atomic.StoreUint32(&w[k], uint32(l))
@@ -227,6 +225,22 @@ func (s *store) put(home uint64, tag uint32, l location) {
 		}
 		// First that there is more, then the more.
 		atomic.StoreUint32(&w[lineNotes], w[lineNotes]+1)
+	}
+}
+
+// lay is put for a store that nobody sees yet; fill counts what its lines have.
+func (s *store) lay(fill []uint8, home uint64, tag uint32, l location) {
+	i := home
+	for fill[i] == lineLocations {
+		s.line(i)[lineNotes]++
+		i = s.next(i)
+	}
+	w, k := s.line(i), fill[i]
+	fill[i]++
+	w[k/4] |= tag << (8 * (k % 4))
+	w[lineFirst+k] = uint32(l)
+	if i != home {
+		w[lineNotes] |= 1 << (passedBits + k)
 	}
 }
 
@@ -280,6 +294,7 @@ func (t *table) grow(ix *Index, s *store) {
 		return
 	}
 	next := newStore(s.groups, s.size+1)
+	fill := make([]uint8, next.lines)
 	for group := range s.groups {
 		for i := group * s.size; i < (group+1)*s.size; i++ {
 			w := s.line(i)
@@ -287,10 +302,10 @@ func (t *table) grow(ix *Index, s *store) {
 				switch tag := w[k/4] >> (8 * (k % 4)) & 0xff; {
 				case l == 0:
 				case w[lineNotes]>>(passedBits+k)&1 == 0:
-					next.put(next.lineOf(group, tag), tag, location(l))
+					next.lay(fill, next.lineOf(group, tag), tag, location(l))
 				default:
 					home, tag := next.home(mix(ix.id(location(l))))
-					next.put(home, tag, location(l))
+					next.lay(fill, home, tag, location(l))
 				}
 			}
 		}
@@ -305,6 +320,7 @@ func (ix *Index) id(l location) block.ID { return block.ID(ix.blocks(l.segment()
 // they lie in overlap.
 func (s *store) renew(ix *Index, groups uint64) *store {
 	next := newStore(groups, groupLeast)
+	fill := make([]uint8, next.lines)
 	var batch [64]location
 	var where [64]*uint64
 	n := 0
@@ -314,7 +330,7 @@ func (s *store) renew(ix *Index, groups uint64) *store {
 		}
 		for k, l := range batch[:n] {
 			home, tag := next.home(mix(block.ID(*where[k])))
-			next.put(home, tag, l)
+			next.lay(fill, home, tag, l)
 		}
 		n = 0
 	}
