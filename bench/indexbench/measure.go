@@ -177,17 +177,24 @@ func (l *loaded) members(holders, least int) (out [][2]int) {
 	return out
 }
 
-// cell measures queries of depth blocks of which so many holders have the first. The index is not in the core's caches;
-// the question, which has just been hashed, and room for the answer are.
+// cell measures queries of depth blocks of which so many holders have the first. What the index knows of them is not in the
+// core's caches; the question, which has just been hashed, room for the answer and the program are, or the clock's own
+// misses would be all there is to see.
 func (l *loaded) cell(clock func() float64, holders, depth, n int) []float64 {
 	members := l.members(holders, depth)
 	cold := newFlush()
 	dst := make([]index.Match, 4096)
 	var chain []block.ID
+	other := l.stream.AppendChain(nil, members[0][0], members[0][1])
 	runtime.GC()
 	return each(clock, n, func(i int) {
 		cold.run()
-		m := members[scatter(i)%uint64(len(members))]
+		for range 3 {
+			start := clock()
+			dst = l.ix.Match(other, dst[:0])[:cap(dst)]
+			_ = clock() - start
+		}
+		m := members[1+scatter(i)%uint64(len(members)-1)]
 		chain = l.stream.AppendChain(chain[:0], m[0], m[1])[:depth]
 		clear(dst[:2*holders])
 	}, func(int) {

@@ -8,7 +8,7 @@ import (
 const (
 	chunkBits  = 13
 	chunkWords = 1 << chunkBits
-	numClasses = 144
+	numClasses = 176
 	limboMost  = 16 // how many freed pieces wait before somebody looks whether their time has come
 )
 

@@ -207,7 +207,15 @@ func (l *Ledger) move(from, up place) {
 	for n := 0; n < len(ids); {
 		at, got := l.claim(up, parent, ids[n:])
 		if got == 0 {
-			return // no segment is left in the index: the blocks are given up
+			// No segment is left in the index: the blocks are given up.
+			for _, m := range all[n:] {
+				for t, c := range m.copies {
+					if c > 0 {
+						l.digests[t].remove(m.id)
+					}
+				}
+			}
+			return
 		}
 		for range got {
 			l.put(at, ids[n], up, all[n].copies, all[n].waiting)
