@@ -49,7 +49,8 @@ type span struct {
 
 func (s *span) isLike(o *span) bool { return s.copies == o.copies && s.waiting == o.waiting }
 
-var once = [fleet.NumTiers]uint16{1}
+// once is how most blocks are held: one copy, in the device.
+func once() [fleet.NumTiers]uint16 { return [fleet.NumTiers]uint16{1} }
 
 // ghost is a block that is not held but follows nothing less: others name it as their parent. It has no parent of its
 // own, so that no circle of parents can keep itself alive, and goes with its last child.
@@ -93,7 +94,7 @@ func (l *Ledger) how(at place) (copies [fleet.NumTiers]uint16, waiting bool) {
 	p := &l.parts[at.part]
 	if p.flags&hasSpans == 0 {
 		if at.index < int(p.plain) {
-			copies = once
+			copies = once()
 		}
 		return copies, false
 	}
@@ -125,7 +126,7 @@ func (l *Ledger) all(i uint32) []span {
 	if p.plain == 0 {
 		return nil
 	}
-	l.single[0] = span{to: p.plain, copies: once}
+	l.single[0] = span{to: p.plain, copies: once()}
 	return l.single[:]
 }
 
@@ -144,13 +145,13 @@ func (l *Ledger) set(at place, copies [fleet.NumTiers]uint16, waiting bool) {
 	none := [fleet.NumTiers]uint16{}
 	if p.flags&hasSpans == 0 {
 		switch {
-		case at.index == int(p.plain) && copies == once && !waiting:
+		case at.index == int(p.plain) && copies == once() && !waiting:
 			p.plain++
 			return
 		case at.index == int(p.plain)-1 && copies == none:
 			p.plain--
 			return
-		case at.index < int(p.plain) && copies == once && !waiting, at.index >= int(p.plain) && copies == none:
+		case at.index < int(p.plain) && copies == once() && !waiting, at.index >= int(p.plain) && copies == none:
 			return
 		}
 	}
@@ -187,7 +188,7 @@ func (l *Ledger) set(at place, copies [fleet.NumTiers]uint16, waiting bool) {
 	switch {
 	case len(now) == 0:
 		p.plain = 0
-	case len(now) == 1 && now[0].from == 0 && now[0].copies == once && !now[0].waiting:
+	case len(now) == 1 && now[0].from == 0 && now[0].copies == once() && !now[0].waiting:
 		p.plain = now[0].to
 	default:
 		p.plain = 0
