@@ -2,6 +2,7 @@ package index
 
 import (
 	"math/bits"
+	"slices"
 	"sync/atomic"
 )
 
@@ -62,7 +63,7 @@ func (a *arena) take(n int) uint32 {
 	}
 	old := *a.chunks.Load()
 	if i := int(a.end & (chunkWords - 1)); len(old) == 0 || i == 0 || i+size > chunkWords {
-		all := append(old[:len(old):len(old)], make([]uint64, max(size, chunkWords)))
+		all := append(slices.Clone(old), make([]uint64, max(size, chunkWords)))
 		a.chunks.Store(&all)
 		if a.end = uint32(len(old)) << chunkBits; a.end == 0 {
 			a.end = 4

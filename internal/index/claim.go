@@ -58,12 +58,12 @@ func (ix *Index) follows(o location, id block.ID) bool {
 }
 
 // join claims blocks of a segment from a position on.
-func (l *Ledger) join(h handle, from int, p Parent, ids []block.ID) (place, int) {
+func (l *Ledger) join(h handle, from int, p Parent, ids []block.ID) (at place, n int) {
 	i, ok := l.ix.listed(h, l.key)
 	if !ok {
 		i = l.newPart(h)
 	}
-	n := l.ix.stretch(h, l.key, i, from, p, ids)
+	n = l.ix.stretch(h, l.key, i, from, p, ids)
 	if n == 0 && !ok {
 		l.freePart(i)
 	}

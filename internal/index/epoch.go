@@ -3,6 +3,7 @@ package index
 import (
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -43,7 +44,7 @@ func (e *epochs) join() *reader {
 	}
 	r := new(reader)
 	old := *e.readers.Load()
-	all := append(old[:len(old):len(old)], r)
+	all := append(slices.Clone(old), r)
 	e.readers.Store(&all)
 	return r
 }

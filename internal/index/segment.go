@@ -1,6 +1,7 @@
 package index
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -128,7 +129,7 @@ func (ix *Index) newSegment(p Parent, ids []block.ID) handle {
 		}
 		n = sh.end
 		if old := *sh.segs.Load(); int(n>>segBits) == len(old) {
-			all := append(old[:len(old):len(old)], new([segChunk]segment))
+			all := append(slices.Clone(old), new([segChunk]segment))
 			sh.segs.Store(&all)
 		}
 		sh.end++

@@ -7,8 +7,10 @@ import "github.com/kvoracle/kvoracle/internal/block"
 // What a list says rests on what the parent's list says already, so a part never shows more than its parents do; on the
 // way down it may show more for a moment, which was true when the operation began.
 func (l *Ledger) settle() {
-	for n := 0; n < len(l.dirty); n++ {
+	// It grows on the way.
+	for n := 0; n < len(l.dirty); {
 		i := l.dirty[n]
+		n++
 		l.parts[i].flags &^= isDirty
 		l.update(i)
 		if p := &l.parts[i]; p.held == 0 && p.flags&(inUse|isDirty) == inUse {
@@ -65,7 +67,7 @@ func (ix *Index) report(h handle, key member, i uint32, reach int, c *covers) {
 // cover computes covers and connected blocks from what is held and the parent's.
 func (l *Ledger) cover(i uint32) (c covers, joined uint16) {
 	p := &l.parts[i]
-	v := noLevel
+	var v level
 	switch {
 	case p.flags&isHung == 0:
 		return c, 0
@@ -77,8 +79,7 @@ func (l *Ledger) cover(i uint32) (c covers, joined uint16) {
 		v = u.levelOf(p.upIndex)
 	case !l.ix.segment(p.segment).isRoot:
 		return c, 0
-	default:
-		v = 0
+	default: // the start
 	}
 	for _, s := range l.all(i) {
 		if s.from != joined {
