@@ -81,7 +81,7 @@
 //	location      6.3  5.3 in lines that are 74 to 92 % full
 //	segment       0.5  64 for each, with the member of a single holder
 //	part          0.35 44 for each
-//	together     15.9
+//	together     15.9  16.5 measured, the process and its runtime included
 //
 // Another holder of the same block costs a member of two words and a part, 60 bytes for up to 512 blocks. The published
 // gate, 35 % of holder-blocks with 8 holders and 15 % with 64, has 0.65 different blocks for each holder-block, which gives
