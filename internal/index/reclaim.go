@@ -68,9 +68,9 @@ func (ix *Index) Reclaim(maxBlocks int) (left int) {
 // nothing to take.
 func (ix *Index) reclaim(most int) int {
 	g := &ix.garbage
-	oldest := ix.epochs.oldest()
 	g.mu.Lock()
-	if len(g.queue) == 0 || g.queue[0].epoch >= oldest {
+	// The readers are looked at after the ledger was dropped: who came between an earlier look and that would be missed.
+	if len(g.queue) == 0 || g.queue[0].epoch >= ix.epochs.oldest() {
 		g.mu.Unlock()
 		return 0
 	}
