@@ -118,6 +118,22 @@ fuzz: ## Fuzz each target for FUZZTIME (default 10s)
 bench: ## Run the benchmarks; BENCH=regexp, BENCHFLAGS='-count=10'
 	go test -run='^$$' -bench='$(BENCH)' -benchmem $(BENCHFLAGS) ./...
 
+# Flags of the index benchmark: INDEXFLAGS=-quick, INDEXFLAGS='-only gate,private -runs 5'.
+INDEXFLAGS ?=
+
+.PHONY: bench-index
+bench-index: ## Measure the prefix index against what is promised of it; INDEXFLAGS=-quick for a minute instead of ten
+	mkdir -p bin
+	go -C bench build -o ../bin/ ./indexbench
+	bin/indexbench $(INDEXFLAGS)
+
+# How long `make soak` compares.
+SOAK ?= 10m
+
+.PHONY: soak
+soak: ## Compare the index with its naive twin for SOAK (default 10m)
+	KVORACLE_SOAK='$(SOAK)' go test -v -run='^TestMillionOperationsEqualTwin$$' -count=1 -timeout=0 ./internal/index/ 2>&1 | awk '!/seed=|seed [0-9]/ || /FAIL|random_test|script_test/'
+
 VENV := .cache/e2e/venv
 REQUIREMENTS := internal/e2e/testdata/requirements.txt
 

@@ -326,8 +326,8 @@ func TestUnknownTargetsLeaveNoTrace(t *testing.T) {
 		l.Remove([]block.ID{block.ID(r.Uint64())}, fleet.Device)
 		l.Clear(fleet.Host)
 	}
-	if got := ix.Stats(); got != (Stats{Ledgers: 1, Slots: 1}) || l.slab.end != 0 {
-		t.Errorf("Stats = %+v, %d entries made", got, l.slab.end)
+	if got := ix.Stats(); got != (Stats{Ledgers: 1, Slots: 1}) || len(l.parts) != 0 {
+		t.Errorf("Stats = %+v, %d parts made", got, len(l.parts))
 	}
 }
 
@@ -377,16 +377,6 @@ func TestChurnLeavesNothingBehind(t *testing.T) {
 	ix := New(Config{})
 	var next block.ID
 	chains := make([][]block.ID, ledgers)
-	footprint := func() (n int) {
-		for i := range chains {
-			l := ix.Visible(fleet.TargetID(i))
-			n += len(l.slab.chunks) * chunkLen
-			for s := range ix.shards {
-				n += len(ix.shards[s].lists)
-			}
-		}
-		return n
-	}
 	var half int
 	for i := range chains {
 		publish(ix, fleet.TargetID(i), nil)
@@ -407,10 +397,26 @@ func TestChurnLeavesNothingBehind(t *testing.T) {
 			t.Fatalf("round %d (-want +got):\n%s", round, d)
 		}
 		if round == rounds/2 {
-			half = footprint()
+			half = footprint(ix)
 		}
 	}
-	if got := footprint(); got > half {
-		t.Errorf("memory grew from %d to %d entries in the second half", half, got)
+	// A tenth for chance: which shard a chain falls into differs from round to round.
+	if got := footprint(ix); got > half+half/10 {
+		t.Errorf("memory grew from %d to %d words in the second half", half, got)
+	}
+}
+
+// B108: a full index refuses what is new and keeps what it has, whole and from the head, on every run. It does not evict.
+func TestFullIndexKeepsHeads(t *testing.T) {
+	for range 20 {
+		f := &fleetOf{t: t, ix: New(Config{MaxBlocks: 3})}
+		for _, line := range []string{
+			"w1 SET", "w2 SET", "w1 +[A AB ABC] => stored 3",
+			"w1 +[D] => capacity", "w2 +[A] => capacity",
+			"ABC: w1=3", "D:", "w1 size 3",
+			"w1 -[ABC] => removed 1", "w1 +[D] => stored 1", "ABC: w1=2", "D: w1=1",
+		} {
+			f.run(line)
+		}
 	}
 }

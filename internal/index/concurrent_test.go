@@ -304,7 +304,8 @@ func TestManyWritersOfOneLedger(t *testing.T) {
 	}
 	wg.Wait()
 	l.Store(Parent{IsRoot: true}, trunk, fleet.Device)
-	checkSlab(t, l)
+	checkLedger(t, l)
+	checkMemory(t, ix)
 	for g := range goroutines {
 		got := ix.Match(append(slices.Clone(trunk), branch(g)...), nil)
 		if d := cmp.Diff([]Match{{1, [fleet.NumTiers]uint32{30}}}, got); d != "" {

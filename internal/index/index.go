@@ -2,10 +2,10 @@ package index
 
 import (
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
-	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 )
 
@@ -18,7 +18,7 @@ const (
 type Config struct {
 	// MaxBlocks bounds the entries of all ledgers together: visible ones, ones built aside, and dropped ones that
 	// Reclaim has not reached. An entry is a block that one target holds, in whatever tiers, or a parent that was named
-	// but is not held. 80 to 130 bytes each. 0: 64 Mi; at most 2^31-1.
+	// but is not held. About 10 to 16 bytes each in long chains; see doc.go. 0: 64 Mi; at most 2^31-1.
 	MaxBlocks int
 	// MaxOrphans bounds, for each visible ledger, the blocks that were stored under a parent which was not there and
 	// still is not. 0: 4,096.
@@ -47,23 +47,20 @@ func (m *Match) Total() int {
 type Index struct {
 	maxOrphans int
 	budget     budget
-	shards     [numShards]shard
-	queries    sync.Pool // *query
-	plans      sync.Pool // *plan
+	epochs     epochs
+	pool       *sync.Pool   // *query
+	twins      atomic.Int64 // blocks at more than one place, which honest reporters do not have
 	garbage    garbage
+	view       atomic.Pointer[[]uint64] // a bit for each slot: its ledger is visible. Never changed, only replaced.
 
-	// mu guards the owner table. Match holds it for reading from its first look at the table to its last, so that for
-	// one Match every change of visibility happened either before or after it.
-	mu      sync.RWMutex
-	owners  []owner // by slot
-	free    []slot  // unused ones
+	mu      sync.Mutex // for what follows, and for replacing view
+	slots   int        // slots ever in use at once
+	free    []slot     // unused ones
 	visible map[fleet.TargetID]*Ledger
-}
 
-// owner says whose blocks a slot's members are.
-type owner struct {
-	target    fleet.TargetID
-	isVisible bool
+	_      [64]byte
+	shards [numShards]shard
+	tables [numTables]table
 }
 
 // New makes an empty index.
@@ -71,36 +68,86 @@ func New(c Config) *Index {
 	if c.MaxBlocks <= 0 {
 		c.MaxBlocks = defaultMaxBlocks
 	}
-	c.MaxBlocks = min(c.MaxBlocks, math.MaxInt32) // a slab's positions have 32 bits
+	c.MaxBlocks = min(c.MaxBlocks, math.MaxInt32)
 	if c.MaxOrphans <= 0 {
 		c.MaxOrphans = defaultMaxOrphans
 	}
 	ix := &Index{maxOrphans: c.MaxOrphans, visible: make(map[fleet.TargetID]*Ledger)}
 	ix.budget.max = int64(c.MaxBlocks)
-	ix.queries.New = func() any { return new(query) }
-	ix.plans.New = func() any { return new(plan) }
+	ix.epochs.init()
+	ix.pool = newPool(&ix.epochs)
+	ix.view.Store(new([]uint64))
 	for i := range ix.shards {
 		ix.shards[i].init()
 	}
+	for i := range ix.tables {
+		ix.tables[i].init(i)
+	}
 	return ix
+}
+
+// enter makes the caller a reader; what it finds stays as it is, if perhaps out of date, until leave.
+func (ix *Index) enter() *query {
+	q := ix.pool.Get().(*query)
+	q.reader.enter(&ix.epochs)
+	return q
+}
+
+func (ix *Index) leave(q *query) {
+	q.reader.exit()
+	ix.pool.Put(q)
 }
 
 // NewLedger makes an empty ledger for a target, to be filled aside. No Match sees it before Publish. With counted,
 // each store of a block adds a copy and each removal takes one; without, a repeated store changes nothing.
 // Give it to Publish or to Discard in the end.
 func (ix *Index) NewLedger(t fleet.TargetID, counted bool) *Ledger {
+	ix.gather()
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	l := &Ledger{ix: ix, target: t, isCounted: counted}
-	l.reset()
 	if n := len(ix.free); n > 0 {
 		l.slot = ix.free[n-1]
 		ix.free = ix.free[:n-1]
+	} else if ix.slots < maxSlots {
+		l.slot = slot(ix.slots)
+		ix.slots++
 	} else {
-		l.slot = slot(len(ix.owners))
-		ix.owners = append(ix.owners, owner{})
+		// A million ledgers at once: this one takes nothing.
+		l.isDead, l.phase = true, dropped
 	}
+	l.key = newMember(t, l.slot, 0, 0)
+	l.reset()
 	return l
+}
+
+// gather tries to have a slot back before another one is opened, when most of them are with dropped ledgers. Each Match
+// under way may be in the way of that, but not for long.
+func (ix *Index) gather() {
+	for range 200 {
+		ix.mu.Lock()
+		isPlenty := len(ix.free) > 0 || ix.slots < 64+2*len(ix.visible)
+		ix.mu.Unlock()
+		if isPlenty {
+			return
+		}
+		if ix.reclaim(4096) == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// show replaces the view: one slot's bit is set, another's taken away. The caller holds mu.
+func (ix *Index) show(on, off *Ledger) {
+	next := make([]uint64, (ix.slots+63)/64)
+	copy(next, *ix.view.Load())
+	if off != nil {
+		next[off.slot/64] &^= 1 << (off.slot % 64)
+	}
+	if on != nil {
+		next[on.slot/64] |= 1 << (on.slot % 64)
+	}
+	ix.view.Store(&next)
 }
 
 // Publish makes a ledger its target's visible one. Every Match sees either the former ledger whole or this one whole.
@@ -115,18 +162,17 @@ func (ix *Index) Publish(l *Ledger) {
 	l.mu.Unlock()
 
 	ix.mu.Lock()
-	if l.state != aside {
+	if l.phase != aside {
 		ix.mu.Unlock()
 		return
 	}
 	old := ix.visible[l.target]
 	if old != nil {
-		old.state = dropped
-		ix.owners[old.slot].isVisible = false
+		old.phase = dropped
 	}
-	l.state = published
+	l.phase = published
 	ix.visible[l.target] = l
-	ix.owners[l.slot] = owner{target: l.target, isVisible: true}
+	ix.show(l, old)
 	ix.mu.Unlock()
 
 	if old != nil {
@@ -136,8 +182,8 @@ func (ix *Index) Publish(l *Ledger) {
 
 // Visible is the ledger that Match reads for a target, or nil.
 func (ix *Index) Visible(t fleet.TargetID) *Ledger {
-	ix.mu.RLock()
-	defer ix.mu.RUnlock()
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
 	return ix.visible[t]
 }
 
@@ -151,8 +197,8 @@ func (ix *Index) Drop(t fleet.TargetID) int {
 		return 0
 	}
 	delete(ix.visible, t)
-	l.state = dropped
-	ix.owners[l.slot].isVisible = false
+	l.phase = dropped
+	ix.show(nil, l)
 	ix.mu.Unlock()
 	return ix.retire(l)
 }
@@ -160,35 +206,21 @@ func (ix *Index) Drop(t fleet.TargetID) int {
 // Discard gives up a ledger that was never published. Any other is left as it is.
 func (ix *Index) Discard(l *Ledger) {
 	ix.mu.Lock()
-	if l.state != aside {
+	if l.phase != aside {
 		ix.mu.Unlock()
 		return
 	}
-	l.state = dropped
+	l.phase = dropped
 	ix.mu.Unlock()
 	ix.retire(l)
 }
 
-// release gives a slot back. No member of any list may name it any more.
-//
-// The next ledger with this slot cannot be mistaken for the former one by a Match that is under way: a Match that
-// believes in the slot's former owner holds mu since before the owner was made invisible, which nobody could do then.
+// release gives a slot back. No list names it any more, and no reader is left who takes it for its former ledger's.
 func (ix *Index) release(s slot) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	ix.owners[s] = owner{}
 	ix.free = append(ix.free, s)
 }
-
-// place names a block by its way from the root as a ledger's parent links tell it, so that a block counts only where
-// its holder said it stands. An honest reporter's ids say the same; a dishonest one's links need not.
-type place uint64
-
-// rootPlace is where first blocks hang. It is not zero so that a block with id 0 leaves a trace.
-const rootPlace place = 0x9e3779b97f4a7c15
-
-// child is the place of a block below p. Ids are hashes already; an odd factor keeps order and depth apart.
-func (p place) child(id block.ID) place { return p*0xd6e8feb86659fd93 + place(id) }
 
 // budget counts entries against a limit.
 type budget struct {
@@ -211,4 +243,8 @@ func (b *budget) take(n int) int {
 }
 
 // give returns n granted ones.
-func (b *budget) give(n int) { b.used.Add(int64(-n)) }
+func (b *budget) give(n int) {
+	if n != 0 {
+		b.used.Add(int64(-n))
+	}
+}

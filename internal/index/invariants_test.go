@@ -3,120 +3,206 @@ package index
 import (
 	"slices"
 	"testing"
+
+	"github.com/kvoracle/kvoracle/internal/block"
 )
 
-// checkSlab checks a ledger's entries and links against their definitions and returns how many members the ledger has
-// in the shared table.
-func checkSlab(t *testing.T, l *Ledger) (members int) {
+// checkLedger checks a ledger's parts, links and counters against their definitions, and its members against its parts.
+// It returns how many segments it is on.
+func checkLedger(t *testing.T, l *Ledger) (segments int) {
 	t.Helper()
-	s := &l.slab
-	var used, held, orphans, waits, children, hanging int
-	for i := range s.end {
-		e := s.entry(i)
-		if e.flags&inUse == 0 {
-			if e.hasCopies() {
-				t.Errorf("free entry %d has copies", i)
-			}
+	ix := l.ix
+	q := ix.enter()
+	defer ix.leave(q)
+	held, orphans, waits, kids, hooked := 0, 0, 0, 0, 0
+	inside := make(map[block.ID]int32)
+	for i := range l.parts {
+		p := &l.parts[i]
+		if p.flags&inUse == 0 {
 			continue
 		}
-		used++
-		if got, ok := l.byID[e.id]; !ok || got != i {
-			t.Errorf("block %d is at %d, the map says %d, %v", e.id, i, got, ok)
+		segments++
+		n := uint32(i)
+		if p.flags&isDirty != 0 || p.held == 0 {
+			t.Errorf("part %d has flags %b and %d blocks", i, p.flags, p.held)
 		}
-		if e.isHeld() != e.hasCopies() {
-			t.Errorf("block %d: held %v, has copies %v", e.id, e.isHeld(), e.hasCopies())
-		}
-		if !e.isHeld() && e.first == nowhere {
-			t.Errorf("ghost %d has no child", e.id)
-		}
-		if e.isHeld() {
-			held++
-		}
-		if e.parent >= 0 {
-			hanging++
-		}
-		for c, prev := e.first, nowhere; c != nowhere; c = s.entry(c).next {
-			child := s.entry(c)
-			children++
-			if child.parent != i || child.prev != prev {
-				t.Errorf("block %d: child %d has parent %d and prev %d, want %d and %d", e.id, child.id, child.parent, child.prev, i, prev)
+		w := ix.blocks(p.segment)
+		at, partHeld, partWaits := -1, 0, 0
+		for _, s := range l.all(n) {
+			if int(s.from) < at || s.from >= s.to || s.copies == (span{}).copies || int(s.to) > len(w) {
+				t.Errorf("part %d of %d blocks: spans %v", i, len(w), l.all(n))
 			}
-			prev = c
-		}
-		if e.flags&orphan != 0 {
-			orphans++
-		}
-		if e.flags&waiting != 0 {
-			waits++
-		}
-		isConnected, least, from := false, noLevel, rootPlace
-		switch {
-		case e.parent == root:
-			isConnected, least = true, 0
-		case e.parent >= 0:
-			p := s.entry(e.parent)
-			isConnected, least, from = p.flags&connected != 0, p.level, p.place
-		}
-		for least < noLevel && e.copies[least] == 0 {
-			least++
-		}
-		if got := e.flags&connected != 0; got != isConnected || e.level != least {
-			t.Errorf("block %d: connected %v, level %d, want %v, %d", e.id, got, e.level, isConnected, least)
-		}
-		if isOrphan := e.isHeld() && !isConnected; isOrphan != (e.flags&orphan != 0) {
-			t.Errorf("block %d: flags %b, want orphan %v", e.id, e.flags, isOrphan)
-		}
-		if isConnected && e.place != from.child(e.id) {
-			t.Errorf("block %d has the wrong place", e.id)
-		}
-		if e.level != noLevel {
-			members++
-			sh := l.ix.shard(e.place)
-			var one [1]member
-			if list := sh.members(e.place, &one); !slices.Contains(list, newMember(l.slot, e.level)) {
-				t.Errorf("block %d: %v does not contain slot %d, level %d", e.id, list, l.slot, e.level)
+			if s.from > 0 && int(s.from) != at {
+				id := block.ID(w[s.from-1])
+				inside[id]++
+				if up := l.find(id); up.part != 0 && l.parts[up.part].isJoined(up.index) {
+					t.Errorf("block %d is held elsewhere than where its successor is", id)
+				}
+			}
+			at = int(s.to)
+			partHeld += int(s.to - s.from)
+			if s.waiting {
+				partWaits += int(s.to - s.from)
 			}
 		}
+		if partHeld != int(p.held) || partHeld != int(p.was) || partWaits != int(p.waits) {
+			t.Errorf("part %d: held %d, was %d, waits %d; want %d, %d", i, p.held, p.was, p.waits, partHeld, partWaits)
+		}
+		held += partHeld
+		waits += partWaits
+		covers, joined := l.cover(n)
+		if covers != p.covers || joined != p.joined {
+			t.Errorf("part %d: covers %v, joined %d; want %v, %d", i, p.covers, p.joined, covers, joined)
+		}
+		orphans += partHeld - int(joined)
+		if isFirst := l.holds(place{n, 0}); isFirst != (p.flags&isHung != 0) {
+			t.Errorf("part %d: hung %v", i, !isFirst)
+		}
+		if p.flags&isHung != 0 && !ix.segment(p.segment).isRoot {
+			hooked++
+			if up := l.find(ix.segment(p.segment).parent); up != (place{p.up, int(p.upIndex)}) {
+				t.Errorf("part %d hangs on %d, %d; its parent is at %v", i, p.up, p.upIndex, up)
+			}
+		}
+		kids += l.checkKids(t, p.kid, n, int(p.kidMost))
+		checkMember(t, l, n)
 	}
-	free := 0
-	for i := s.free; i != nowhere; i = s.entry(i).next {
-		free++
+	for id, g := range l.ghosts {
+		kids += l.checkKids(t, g.kid, 0, 0)
+		if g == (ghost{}) || l.find(id).part != 0 || g.inside != inside[id] {
+			t.Errorf("ghost %d: %+v, want %d inside; held at %v", id, g, inside[id], l.find(id))
+		}
+		delete(inside, id)
 	}
-	if used != s.used || used != len(l.byID) || used+free != int(s.end) {
-		t.Errorf("%d entries in use, slab says %d, map %d; %d free of %d", used, s.used, len(l.byID), free, s.end)
+	for id, n := range l.strays {
+		if up := l.find(id); up.part == 0 || l.parts[up.part].isJoined(up.index) || n != inside[id] {
+			t.Errorf("stray after %d: %d inside, want %d; held at %v", id, n, inside[id], up)
+		}
+		delete(inside, id)
 	}
-	if held != l.held || orphans != l.orphans || waits != l.waiting || children != hanging {
-		t.Errorf("held %d, orphans %d, waiting %d, children %d; want %d, %d, %d, %d", l.held, l.orphans, l.waiting, children, held, orphans, waits, hanging)
+	if len(inside) > 0 {
+		t.Errorf("no ghosts or strays for %v", inside)
 	}
-	return members
+	if held != l.held || orphans != l.orphans || waits != l.waiting || kids != hooked || l.entries != held+len(l.ghosts) {
+		t.Errorf("held %d, orphans %d, waiting %d, entries %d, kids %d; want %d, %d, %d, %d, %d",
+			l.held, l.orphans, l.waiting, l.entries, kids, held, orphans, waits, held+len(l.ghosts), hooked)
+	}
+	return segments
 }
 
-// countMembers checks the lists of the shared table and counts what is in them.
-func countMembers(t *testing.T, ix *Index) (members int) {
+// checkKids checks a list of siblings and counts them.
+func (l *Ledger) checkKids(t *testing.T, first, up uint32, most int) (n int) {
 	t.Helper()
-	for i := range ix.shards {
-		s := &ix.shards[i]
-		lists := 0
-		for p, r := range s.refs {
-			if r&isList == 0 {
-				members++
-				continue
-			}
-			lists++
-			list := s.lists[r&^isList]
-			members += len(list)
-			if len(list) < 2 || !slices.IsSortedFunc(list, func(a, b member) int { return int(a.slot()) - int(b.slot()) }) {
-				t.Errorf("place %x: list %v", p, list)
-			}
-			for i := 1; i < len(list); i++ {
-				if list[i].slot() == list[i-1].slot() {
-					t.Errorf("place %x: slot %d is there twice", p, list[i].slot())
+	for k, prev := first, uint32(0); k != 0; k = l.parts[k].next {
+		p := &l.parts[k]
+		if p.up != up || p.prev != prev || int(p.upIndex) > most || p.flags&isHung == 0 {
+			t.Errorf("kid %d of %d: %+v", k, up, p)
+		}
+		prev = k
+		n++
+	}
+	return n
+}
+
+// checkMember checks what a segment's list says of a part.
+func checkMember(t *testing.T, l *Ledger, i uint32) {
+	t.Helper()
+	p := &l.parts[i]
+	if got, ok := l.ix.listed(p.segment, l.key); !ok || got != i {
+		t.Errorf("part %d is listed as %d, %v", i, got, ok)
+	}
+	var buf [len(p.covers)]uint64
+	want := p.covers.members(l.key, &buf)
+	var got []uint64
+	for _, m := range l.ix.keys(p.segment) {
+		if m.key() == l.key {
+			got = append(got, uint64(m))
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("part %d: members %x, want %x", i, got, want)
+	}
+	if reach := l.ix.reach(p.segment); reach < l.reach(i) {
+		t.Errorf("part %d reaches to %d, the list says %d", i, l.reach(i), reach)
+	}
+}
+
+// checkMemory checks that table, segments and lists agree, and counts how many ledgers are on how many segments in all.
+func checkMemory(t *testing.T, ix *Index) (listed int) {
+	t.Helper()
+	q := ix.enter()
+	defer ix.leave(q)
+	found := make(map[handle]int)
+	names := make(map[block.ID]int)
+	heads := make(map[Parent]map[block.ID]bool)
+	for i := range ix.tables {
+		n := 0
+		s := ix.tables[i].store.Load()
+		passed := make([]uint32, s.lines)
+		for line := range s.lines {
+			for _, w := range s.line(line)[lineFirst:] {
+				if w == 0 {
+					continue
+				}
+				n++
+				at := location(w)
+				found[at.segment()]++
+				id := ix.blocks(at.segment())[at.index()]
+				home, _ := s.home(mix(block.ID(id)))
+				for k := home; k != line; k = s.next(k) {
+					passed[k]++
+				}
+				names[block.ID(id)]++
+				isThere := false
+				ix.each(block.ID(id), func(o location) bool { isThere = isThere || o == at; return false })
+				if !isThere {
+					t.Errorf("%v is not found by its id %d", at, id)
+				}
+				if at.index() == 0 {
+					g := ix.segment(at.segment())
+					p := Parent{IsRoot: g.isRoot}
+					if !g.isRoot {
+						p.ID = g.parent
+					}
+					if heads[p] == nil {
+						heads[p] = make(map[block.ID]bool)
+					}
+					if heads[p][g.head] || uint64(g.head) != id {
+						t.Errorf("two segments begin with %d after %v", g.head, p)
+					}
+					heads[p][g.head] = true
 				}
 			}
 		}
-		if lists+len(s.spare) != len(s.lists) {
-			t.Errorf("shard %d: %d lists in use, %d spare, of %d", i, lists, len(s.spare), len(s.lists))
+		for line, want := range passed {
+			if got := s.line(uint64(line))[lineNotes] & passedMask; got != want {
+				t.Errorf("table %d, line %d: %d passed, want %d", i, line, got, want)
+			}
+		}
+		if n != ix.tables[i].count {
+			t.Errorf("table %d has %d locations, says %d", i, n, ix.tables[i].count)
 		}
 	}
-	return members
+	twins := 0
+	for _, n := range names {
+		twins += n - 1
+	}
+	if int64(twins) != ix.twins.Load() {
+		t.Errorf("%d twins, want %d", ix.twins.Load(), twins)
+	}
+	for h, n := range found {
+		if len(ix.blocks(h)) != n || ix.reach(h) != n {
+			t.Errorf("segment %d: %d locations, %d blocks, reach %d", h, n, len(ix.blocks(h)), ix.reach(h))
+		}
+		keys := ix.keys(h)
+		if !slices.IsSorted(keys) {
+			t.Errorf("segment %d: list %x", h, keys)
+		}
+		for _, m := range keys {
+			if m.level() == 0 {
+				listed++
+			}
+		}
+	}
+	return listed
 }

@@ -7,11 +7,11 @@ import (
 	"github.com/kvoracle/kvoracle/internal/fleet"
 )
 
-// state is a ledger's place in its life. It only goes forward.
-type state uint8
+// phase is a ledger's place in its life. It only goes forward.
+type phase uint8
 
 const (
-	aside     state = iota // being filled
+	aside     phase = iota // being filled
 	published              // visible
 	dropped                // out of use
 )
@@ -24,15 +24,23 @@ type Ledger struct {
 	ix        *Index
 	target    fleet.TargetID
 	slot      slot
+	key       member // what its members have in common
 	isCounted bool
-	state     state // guarded by ix.mu
+	phase     phase // guarded by ix.mu
 
 	mu        sync.Mutex
 	isDead    bool // dropped; what it had is garbage
 	isLimited bool // the orphan limit applies
-	slab      slab
-	byID      map[block.ID]at
-	held      int // blocks, each once
+	parts     []part
+	free      uint32 // head of the list of free parts
+	spans     map[uint32][]span
+	ghosts    map[block.ID]ghost
+	strays    map[block.ID]int32 // held blocks whose successors are not where they belong; how many are inside segments
+	dirty     []uint32           // parts to be settled at the end of the operation
+	single    [1]span            // see all
+	last      place              // where the last operation ended: the next one often goes on there
+	held      int                // blocks, each once
+	entries   int                // blocks and ghosts
 	orphans   int
 	waiting   int // orphans that count against the limit
 	digests   [fleet.NumTiers]Digest
@@ -40,74 +48,137 @@ type Ledger struct {
 
 // reset empties the ledger without a look at what was there.
 func (l *Ledger) reset() {
-	l.slab = newSlab()
-	l.byID = make(map[block.ID]at)
-	l.held, l.orphans, l.waiting = 0, 0, 0
+	l.parts, l.free, l.dirty = nil, 0, nil
+	l.spans = make(map[uint32][]span)
+	l.ghosts = make(map[block.ID]ghost)
+	l.strays = make(map[block.ID]int32)
+	l.last = place{}
+	l.held, l.entries, l.orphans, l.waiting = 0, 0, 0, 0
 	l.digests = [fleet.NumTiers]Digest{}
 }
 
 // Remove takes blocks out of a tier; in a counted ledger one copy of each. It returns how many the tier holds no longer
 // and how many it did not hold. Blocks that follow a removed one stay, and count again once it is stored again.
 func (l *Ledger) Remove(ids []block.ID, tier fleet.Tier) (removed, unknown int) {
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if tier >= fleet.NumTiers {
+	if tier >= fleet.NumTiers || l.isDead {
 		return 0, len(ids)
 	}
+	before := l.entries
+	q.warmth += l.ix.warm(ids[:min(len(ids), warmMost)])
 	for _, id := range ids {
-		i, ok := l.byID[id]
-		if !ok || l.slab.entry(i).copies[tier] == 0 {
+		at := l.near(id)
+		if at.part == 0 {
+			at = l.find(id)
+		}
+		if at.part == 0 {
 			unknown++
 			continue
 		}
-		e := l.slab.entry(i)
-		e.copies[tier]--
-		if e.copies[tier] == 0 {
+		l.last = at
+		copies, waiting := l.how(at)
+		if copies[tier] == 0 {
+			unknown++
+			continue
+		}
+		copies[tier]--
+		if copies[tier] == 0 {
 			l.digests[tier].remove(id)
-			l.settle(i)
 			removed++
 		}
+		l.change(at, id, copies, waiting)
 	}
-	l.compact()
+	l.settle()
+	l.ix.budget.give(before - l.entries)
 	return removed, unknown
+}
+
+// near looks beside the place of the last operation: engines evict from a chain's end, block by block.
+func (l *Ledger) near(id block.ID) place {
+	if l.last.part == 0 || int(l.last.part) >= len(l.parts) || l.parts[l.last.part].flags&inUse == 0 {
+		return place{}
+	}
+	w := l.ix.blocks(l.parts[l.last.part].segment)
+	for _, i := range [3]int{l.last.index - 1, l.last.index, l.last.index + 1} {
+		if at := (place{l.last.part, i}); i >= 0 && i < len(w) && w[i] == uint64(id) && l.holds(at) {
+			return at
+		}
+	}
+	return place{}
+}
+
+// change sets how a held block is held from now on; without copies it goes.
+func (l *Ledger) change(at place, id block.ID, copies [fleet.NumTiers]uint16, waiting bool) {
+	if copies == [fleet.NumTiers]uint16{} {
+		l.take(at, id)
+		return
+	}
+	l.set(at, copies, waiting)
+	l.soil(at.part)
 }
 
 // Clear empties a tier and returns how many blocks it held.
 func (l *Ledger) Clear(tier fleet.Tier) int {
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if tier >= fleet.NumTiers {
 		return 0
 	}
+	before := l.entries
 	n := int(l.digests[tier].Count)
-	for i := at(0); i < l.slab.end && l.digests[tier].Count > 0; i++ {
-		// Free entries have no copies.
-		if e := l.slab.entry(i); e.copies[tier] > 0 {
-			e.copies[tier] = 0
-			l.digests[tier].remove(e.id)
-			l.settle(i)
+	for i := 1; i < len(l.parts) && l.digests[tier].Count > 0; i++ {
+		if l.parts[i].flags&inUse == 0 {
+			continue
+		}
+		// From the end, so that what remains is plain as long as it can be.
+		for k := l.reach(uint32(i)) - 1; k >= 0; k-- {
+			at := place{uint32(i), k}
+			copies, waiting := l.how(at)
+			if copies[tier] == 0 {
+				continue
+			}
+			id := l.id(at)
+			copies[tier] = 0
+			l.digests[tier].remove(id)
+			l.change(at, id, copies, waiting)
 		}
 	}
-	l.compact()
+	l.settle()
+	l.ix.budget.give(before - l.entries)
 	return n
 }
 
 // ClearAll empties all tiers and returns how many blocks were held, each counted once.
 func (l *Ledger) ClearAll() int {
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.isDead {
 		return 0
 	}
-	for i := at(0); i < l.slab.end; i++ {
-		if e := l.slab.entry(i); e.flags&inUse != 0 && e.level != noLevel {
-			l.ix.shard(e.place).remove(e.place, l.slot)
+	for i := range l.parts {
+		if l.parts[i].flags&inUse != 0 {
+			l.ix.unlist(l.parts[i].segment, l.key)
 		}
 	}
-	l.ix.budget.give(l.slab.used)
+	l.ix.budget.give(l.entries)
 	n := l.held
 	l.reset()
 	return n
+}
+
+// unlist takes a ledger off a segment. The caller is a reader.
+func (ix *Index) unlist(h handle, key member) {
+	sh := ix.shard(h)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	ix.enlist(h, key, 0, 0, nil)
 }
 
 // Digest sums up a tier, at no cost.
@@ -134,13 +205,22 @@ func (l *Ledger) Orphans() int {
 // Each calls yield for each block and tier that holds it, in no particular order, until it returns false. The ledger is
 // locked meanwhile: yield must not call anything in this package.
 func (l *Ledger) Each(yield func(id block.ID, tier fleet.Tier, copies int) bool) {
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := at(0); i < l.slab.end; i++ {
-		e := l.slab.entry(i)
-		for t, n := range e.copies {
-			if n > 0 && !yield(e.id, fleet.Tier(t), int(n)) {
-				return
+	for i := range l.parts {
+		if l.parts[i].flags&inUse == 0 {
+			continue
+		}
+		w := l.ix.blocks(l.parts[i].segment)
+		for _, s := range l.all(uint32(i)) {
+			for _, id := range w[s.from:s.to] {
+				for t, n := range s.copies {
+					if n > 0 && !yield(block.ID(id), fleet.Tier(t), int(n)) {
+						return
+					}
+				}
 			}
 		}
 	}

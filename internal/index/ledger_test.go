@@ -137,7 +137,8 @@ func TestRefusedStoresChangeNothing(t *testing.T) {
 			if l.Digest(fleet.Device) != digest {
 				t.Error("the digest changed")
 			}
-			checkSlab(t, l)
+			checkLedger(t, l)
+			checkMemory(t, ix)
 		})
 	}
 }
@@ -218,9 +219,12 @@ func TestDeepHole(t *testing.T) {
 	}
 }
 
-func TestEntryIsSmallAndHasNoPointers(t *testing.T) {
-	if got := unsafe.Sizeof(entry{}); got != 48 {
-		t.Errorf("an entry has %d bytes, want 48", got)
+func TestSizes(t *testing.T) {
+	if got := unsafe.Sizeof(segment{}); got != 64 {
+		t.Errorf("a segment has %d bytes, want 64: one cache line", got)
+	}
+	if got := unsafe.Sizeof(part{}); got != 44 {
+		t.Errorf("a part has %d bytes, want 44", got)
 	}
 	if got := unsafe.Sizeof(Match{}); got != 20 {
 		t.Errorf("a match has %d bytes, want 20", got)

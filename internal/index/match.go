@@ -1,193 +1,243 @@
 package index
 
 import (
-	"cmp"
 	"slices"
+	"sort"
+	"sync/atomic"
 
 	"github.com/kvoracle/kvoracle/internal/block"
 )
 
-// query is the working memory of one Match.
+// query is a reader with working memory, for one Match or one operation of a writer.
 type query struct {
-	ix     *Index
-	places []place
-	found  []Match // the part of the caller's slice that this query fills
-	open   []open  // a stack of sets
-	reads  int     // lists looked at
+	reader *reader
+	finds  []addition
+	plan   plan
+	reads  int    // lists looked at
+	warmth uint32 // see warm
 }
 
-// open is a target whose level is known at two depths and differs there.
-type open struct {
-	index  int32 // in query.found
-	slot   slot
-	lo, hi level // at the two depths
-	mid    level // at the depth between that was looked at last
+// addition is what a segment adds to a match.
+type addition struct {
+	index int32 // of the match
+	m     member
 }
+
+// compareAll is how long a chain may be to be compared with what is stored block by block. In longer ones the last block
+// of a segment vouches for those before it, as it does wherever ids are chained.
+const compareAll = 64
 
 // Match appends one entry for each visible target that holds the chain's first block in any tier, ordered by target:
 // how many leading blocks it has.
 //
 // While reports are applied it may see less than there is. What it credits was held at some moment of the call, because
-// each count rests on one membership read at one depth, and a membership stands for the whole way from the root.
+// each count rests on one membership, and a membership stands for the whole way from the root.
 //
+// Of a chain longer than 64 blocks not every id is looked at: it must be one, each id naming all before it.
 // It allocates nothing if dst has capacity.
 func (ix *Index) Match(chain []block.ID, dst []Match) []Match {
 	if len(chain) == 0 {
 		return dst
 	}
-	q := ix.queries.Get().(*query)
-	defer ix.queries.Put(q)
-	q.ix = ix
-	q.places = appendPlaces(q.places[:0], chain)
-	// Held to the end: see Index.mu.
-	ix.mu.RLock()
-	dst = q.run(dst)
-	ix.mu.RUnlock()
-
-	q.finish()
+	q := ix.enter()
+	dst = ix.match(q, chain, dst)
+	ix.leave(q)
 	return dst
 }
 
-// run counts up, for each target that has the first block, to where it ends. The caller holds Index.mu.
-func (q *query) run(dst []Match) []Match {
+// match walks from segment to segment as long as somebody holds all so far.
+func (ix *Index) match(q *query, chain []block.ID, dst []Match) []Match {
+	// One look for the whole call: of each target one ledger is seen.
+	view := *ix.view.Load()
+	isLong := len(chain) > compareAll
+	h := ix.head(Parent{IsRoot: true}, chain[0])
+	if h == 0 {
+		return dst
+	}
 	start := len(dst)
-	dst = q.begin(dst)
-	q.found = dst[start:]
-	if last := len(q.places) - 1; last > 0 && len(q.open) > 0 {
-		q.read(last, q.open)
-		q.bisect(0, last, q.differing(q.open))
-	}
-	return dst
-}
-
-func appendPlaces(dst []place, chain []block.ID) []place {
-	p := rootPlace
-	for _, id := range chain {
-		p = p.child(id)
-		dst = append(dst, p)
-	}
-	return dst
-}
-
-// begin makes a match for each visible target at the first block, and opens all of them.
-func (q *query) begin(dst []Match) []Match {
-	start := len(dst)
-	q.open, q.reads = q.open[:0], 1
-	p := q.places[0]
-	sh := q.ix.shard(p)
-	var one [1]member
-
-	sh.mu.RLock()
-	defer sh.mu.RUnlock()
-	for _, m := range sh.members(p, &one) {
-		o := q.ix.owners[m.slot()]
-		if !o.isVisible {
-			continue
+	var depth int
+	for {
+		var isOpen bool
+		pos, _ := splitBody(ix.segment(h).body.Load())
+		depth = ix.common(h, chain, isLong)
+		dst, isOpen = ix.begin(h, view, uint64(depth), dst)
+		if now, _ := splitBody(ix.segment(h).body.Load()); now == pos {
+			q.reads = 1
+			if !isOpen || depth == 0 {
+				return dst
+			}
+			break
 		}
-		q.open = append(q.open, open{index: int32(len(dst) - start), slot: m.slot(), lo: m.level()})
-		dst = append(dst, Match{Target: o.target})
-		credit(&dst[len(dst)-1], 0, m.level())
+		// Between the two looks other blocks may have come where these were.
+		dst = dst[:start]
+	}
+	for depth < len(chain) {
+		h = ix.head(Parent{ID: chain[depth-1]}, chain[depth])
+		if h == 0 {
+			break
+		}
+		var used int
+		for {
+			pos, _ := splitBody(ix.segment(h).body.Load())
+			used = ix.common(h, chain[depth:], isLong)
+			ix.collect(q, h, view, depth, dst[start:])
+			if now, _ := splitBody(ix.segment(h).body.Load()); now == pos {
+				break
+			}
+		}
+		q.reads++
+		if !q.add(depth, used, dst[start:]) {
+			break
+		}
+		depth += used
 	}
 	return dst
 }
 
-// credit notes that at some moment a target had the block at a depth, and all before it, at this level. Until finish,
-// Blocks[t] is the number of leading blocks with a level of at most t.
-func credit(m *Match, depth int, v level) {
-	for t := v; t < noLevel; t++ {
-		m.Blocks[t] = max(m.Blocks[t], uint32(depth)+1)
-	}
-}
-
-// read looks up the levels of a set of targets, ordered by slot, at one depth, and credits them. The set's mid is set.
-func (q *query) read(depth int, set []open) {
-	q.reads++
-	p := q.places[depth]
-	sh := q.ix.shard(p)
-	var one [1]member
-
-	sh.mu.RLock()
-	defer sh.mu.RUnlock()
-	list := sh.members(p, &one)
-	for i := range set {
-		o := &set[i]
-		n := gallop(list, o.slot)
-		list = list[n:]
-		o.mid = noLevel
-		if len(list) > 0 && list[0].slot() == o.slot {
-			o.mid = list[0].level()
-			credit(&q.found[o.index], depth, o.mid)
-		}
-	}
-}
-
-// gallop finds the first member at or after a slot in a number of steps that grows with the logarithm of its position:
-// few targets in a long list and many in a short one both cost little.
-func gallop(list []member, s slot) int {
-	want := newMember(s, 0)
-	if len(list) == 0 || list[0] >= want {
+// common is how many leading blocks a segment and a chain have in common.
+func (ix *Index) common(h handle, chain []block.ID, isLong bool) int {
+	w := ix.blocks(h)
+	n := min(len(w), len(chain))
+	w, chain = w[:n], chain[:n]
+	if n == 0 {
 		return 0
 	}
-	end := 2
-	for end <= len(list) && list[end-1] < want {
-		end *= 2
+	if isLong {
+		if w[n-1] == uint64(chain[n-1]) {
+			return n
+		}
+		return sort.Search(n, func(i int) bool { return w[i] != uint64(chain[i]) })
 	}
-	from := end / 2
-	n, _ := slices.BinarySearch(list[from:min(end, len(list))], want)
-	return from + n
+	i := 0
+	for ; i+4 <= n; i += 4 {
+		a, b := w[i:i+4:i+4], chain[i:i+4:i+4]
+		if (a[0]^uint64(b[0]))|(a[1]^uint64(b[1]))|(a[2]^uint64(b[2]))|(a[3]^uint64(b[3])) != 0 {
+			break
+		}
+	}
+	for i < n && w[i] == uint64(chain[i]) {
+		i++
+	}
+	return i
 }
 
-// bisect narrows down where the levels of a set of targets change between two depths. Levels only grow along a chain, so
-// a target with the same level at both ends has it everywhere between and is in the set no more.
-func (q *query) bisect(lo, hi int, set []open) {
-	if len(set) == 0 || hi-lo < 2 {
+// begin makes a match for each visible target on a first segment, of whose blocks the chain has used. It reports whether
+// anybody has them all.
+func (ix *Index) begin(h handle, view []uint64, used uint64, dst []Match) (_ []Match, isOpen bool) {
+	s := ix.segment(h)
+	n, pos := splitList(s.list.Load())
+	var w []uint64
+	var one [1]uint64
+	switch n {
+	case 0:
+		return dst, false
+	case 1:
+		one[0] = s.only.Load()
+		w = one[:]
+	default:
+		w = ix.shard(h).arena.words(pos, n)
+	}
+	k := len(dst)
+	dst = slices.Grow(dst, n)
+	out := dst[:k+n]
+	for i := range w {
+		m := member(atomic.LoadUint64(&w[i]))
+		at := uint(m.slot())
+		if at>>6 >= uint(len(view)) || view[at>>6]>>(at&63)&1 == 0 {
+			continue
+		}
+		cover := uint64(m.cover())
+		if cover >= used {
+			cover = used
+			isOpen = true
+		}
+		v := m.level()
+		if v == 0 && cover > 0 {
+			// Nearly always. Written field by field, which is what a processor does fastest.
+			o := &out[k]
+			o.Target = m.target()
+			o.Blocks[0], o.Blocks[1], o.Blocks[2], o.Blocks[3] = uint32(cover), 0, 0, 0
+			k++
+			continue
+		}
+		switch {
+		case v > 0:
+			if o := &out[k-1]; int(cover) > o.Total() {
+				o.Blocks[v] += uint32(int(cover) - o.Total())
+			}
+		case i+1 < n && member(atomic.LoadUint64(&w[i+1])).key() == m:
+			out[k] = Match{Target: m.target()}
+			k++
+		}
+	}
+	return out[:k], isOpen
+}
+
+// collect notes what a segment adds to matches that have all before it.
+func (ix *Index) collect(q *query, h handle, view []uint64, depth int, found []Match) {
+	q.finds = q.finds[:0]
+	s := ix.segment(h)
+	n, pos := splitList(s.list.Load())
+	var w []uint64
+	var one [1]uint64
+	switch n {
+	case 0:
 		return
+	case 1:
+		one[0] = s.only.Load()
+		w = one[:]
+	default:
+		w = ix.shard(h).arena.words(pos, n)
 	}
-	mid := lo + (hi-lo)/2
-	q.read(mid, set)
-	top := len(q.open)
-	for i := range set {
-		if o := set[i]; o.lo != o.mid {
-			o.hi = o.mid
-			q.open = append(q.open, o)
+	next := 0
+	for i := range w {
+		m := member(atomic.LoadUint64(&w[i]))
+		at := m.slot()
+		if int(at>>6) >= len(view) || view[at>>6]>>(at&63)&1 == 0 {
+			continue
+		}
+		next += gallop(found[next:], m)
+		if next == len(found) {
+			return
+		}
+		if o := &found[next]; o.Target == m.target() && o.Total() == depth {
+			q.finds = append(q.finds, addition{int32(next), m})
 		}
 	}
-	q.bisect(lo, mid, q.open[top:])
-	q.open = q.open[:top]
-	for i := range set {
-		// Whoever has nothing here has nothing farther on. If a report that came in between made it otherwise, the
-		// target has the credit for what was read already.
-		if o := set[i]; o.mid != noLevel && o.mid != o.hi {
-			o.lo = o.mid
-			q.open = append(q.open, o)
-		}
-	}
-	q.bisect(mid, hi, q.open[top:])
-	q.open = q.open[:top]
 }
 
-// differing keeps, in place, those of a set whose level at the last block is another than at the first.
-func (q *query) differing(set []open) []open {
-	n := 0
-	for _, o := range set {
-		if o.lo != o.mid {
-			o.hi = o.mid
-			set[n] = o
-			n++
+// gallop finds the first match at or after a member's target in a number of steps that grows with the logarithm of its
+// position: few members for many matches and many for few both cost little.
+func gallop(found []Match, m member) int {
+	t := m.target()
+	if len(found) == 0 || found[0].Target >= t {
+		return 0
+	}
+	lo, hi := 0, 1
+	for hi < len(found) && found[hi].Target < t {
+		lo, hi = hi, 2*hi
+	}
+	hi = min(hi, len(found))
+	for lo+1 < hi {
+		if mid := int(uint(lo+hi) >> 1); found[mid].Target < t {
+			lo = mid
+		} else {
+			hi = mid
 		}
 	}
-	return set[:n]
+	return hi
 }
 
-// finish turns counts up to each tier into counts of each, orders the matches, and lets go of the caller's slice.
-func (q *query) finish() {
-	for i := range q.found {
-		b := &q.found[i].Blocks
-		for t := len(b) - 1; t > 0; t-- {
-			b[t] -= b[t-1]
+// add credits what was collected, and reports whether anybody has all the blocks used.
+func (q *query) add(depth, used int, found []Match) (isOpen bool) {
+	for _, f := range q.finds {
+		cover := min(f.m.cover(), used)
+		if cover == used && used > 0 {
+			isOpen = true
+		}
+		if o := &found[f.index]; depth+cover > o.Total() {
+			o.Blocks[f.m.level()] += uint32(depth + cover - o.Total())
 		}
 	}
-	// Slots are usually in the targets' order already, which the sort notices.
-	slices.SortFunc(q.found, func(a, b Match) int { return cmp.Compare(a.Target, b.Target) })
-	q.found = nil
+	return isOpen
 }

@@ -74,29 +74,33 @@ func TestMatchFindsEveryDivergence(t *testing.T) {
 	}
 }
 
-// TestMatchReadsOnlyWhereHoldersDiverge counts reads: a long common chain costs two, one divergence a logarithm.
-func TestMatchReadsOnlyWhereHoldersDiverge(t *testing.T) {
-	const length = 4096
+// TestMatchReadsOneListPerSegment counts lists: where holders end does not matter, and nobody's end is walked past.
+func TestMatchReadsOneListPerSegment(t *testing.T) {
+	const length = 8 * segmentMax
 	chain := numbered(length)
 	for _, c := range []struct {
 		name  string
 		ends  []int
 		reads int
 	}{
-		{"all the same", []int{length, length, length}, 2},
-		{"one ends early", []int{length, 1000, length}, 2 + 12},
-		{"two end at the same block", []int{1000, 1000, length}, 2 + 12},
-		{"two end elsewhere", []int{1000, 3000, length}, 2 + 12 + 11},
+		{"all the same", []int{length, length, length}, 8},
+		{"one ends early", []int{length, 1000, length}, 8},
+		{"all end early", []int{500, 1000, 800}, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ix := New(Config{})
 			for target, end := range c.ends {
 				publish(ix, fleet.TargetID(target), chain, end)
 			}
-			q := &query{ix: ix, places: appendPlaces(nil, chain)}
-			q.run(nil)
-			if q.reads > c.reads {
-				t.Errorf("%d reads, want at most %d", q.reads, c.reads)
+			q := ix.enter()
+			defer ix.leave(q)
+			for target, m := range ix.match(q, chain, nil) {
+				if m.Total() != c.ends[target] {
+					t.Errorf("target %d has %d, want %d", target, m.Total(), c.ends[target])
+				}
+			}
+			if q.reads != c.reads {
+				t.Errorf("%d reads, want %d", q.reads, c.reads)
 			}
 		})
 	}

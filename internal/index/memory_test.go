@@ -3,8 +3,6 @@ package index
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 )
@@ -51,39 +49,40 @@ func TestReclaimReturnsMemoryInSteps(t *testing.T) {
 	if got := len(ix.free); got != targets-1 {
 		t.Errorf("%d slots came back, want %d", got, targets-1)
 	}
-	lists := 0
-	for i := range ix.shards {
-		s := &ix.shards[i]
-		lists += len(s.lists) - len(s.spare)
-		for _, l := range s.lists {
-			if cap(l) > keptCap {
-				t.Errorf("a list of %d keeps room for %d", len(l), cap(l))
-			}
-		}
-	}
-	if lists != 0 {
-		t.Errorf("%d lists for one ledger", lists)
+	if got := checkMemory(t, ix); got != len(ix.Visible(targets-1).parts)-1 {
+		t.Errorf("%d members for one ledger", got)
 	}
 }
 
-// A ledger's memory follows what it holds, and moving entries together changes nothing that can be seen.
-func TestLedgerShrinks(t *testing.T) {
-	const blocks = 20 * chunkLen
+// footprint is the memory that segments, lists and tables use, in words.
+func footprint(ix *Index) (n int) {
+	for i := range ix.shards {
+		for _, c := range *ix.shards[i].arena.chunks.Load() {
+			n += len(c)
+		}
+		n += len(*ix.shards[i].segs.Load()) * segChunk * 8
+	}
+	for i := range ix.tables {
+		n += len(ix.tables[i].store.Load().words) / 2
+	}
+	return n
+}
+
+// A side branch, a hole and a cut leave exactly what is held.
+func TestSegmentsShrink(t *testing.T) {
+	const blocks = 20_000
 	ix := New(Config{})
 	chain := numbered(blocks)
 	l := publish(ix, 1, chain, blocks)
 	// A side branch every hundred blocks, and a hole above the last ones.
-	for i := 99; i < blocks; i += 100 {
+	for i := 99; i < blocks-100; i += 100 {
 		l.Store(Parent{ID: chain[i]}, []block.ID{block.ID(i), block.ID(i + 1)}, fleet.Host)
 	}
-	before := len(l.slab.chunks)
 	l.Remove(chain[3000:], fleet.Device)
-	if got := len(l.slab.chunks); got > before/4 {
-		t.Errorf("%d of %d chunks are left for a seventh of the blocks", got, before)
-	}
-	checkSlab(t, l)
-	if n := countMembers(t, ix); n != 3000+60 {
-		t.Errorf("%d members, want %d", n, 3000+60)
+	checkLedger(t, l)
+	checkMemory(t, ix)
+	if got := ix.Stats().DistinctBlocks; got != 3000+2*199 {
+		t.Errorf("%d blocks in memory, want %d", got, 3000+2*199)
 	}
 	if got := ix.Match(chain, nil); len(got) != 1 || got[0].Total() != 3000 {
 		t.Errorf("Match = %v", got)
@@ -95,34 +94,30 @@ func TestLedgerShrinks(t *testing.T) {
 	if got := l.Store(Parent{ID: chain[2999]}, chain[3000:], fleet.Device); got.Stored != blocks-3000 || got.Orphans != 0 {
 		t.Errorf("Store = %+v", got)
 	}
-	if l.ClearAll(); len(l.slab.chunks) != 0 || ix.Stats().Entries != 0 {
-		t.Errorf("after ClearAll: %d chunks, %d entries", len(l.slab.chunks), ix.Stats().Entries)
+	if l.ClearAll(); len(l.parts) != 0 || ix.Stats() != (Stats{Ledgers: 1, Slots: 1}) {
+		t.Errorf("after ClearAll: %d parts, %+v", len(l.parts), ix.Stats())
 	}
 }
 
-// The maps of the shared table shrink, too; what remains is still found.
-func TestShardShrinks(t *testing.T) {
-	const places, kept = 20_000, 10
-	var s shard
-	s.init()
-	for p := range place(places) {
-		s.put(p, newMember(slot(p), 0))
-		s.put(p, newMember(slot(p)+1, 1))
-	}
-	for p := range place(places) {
-		if p >= kept {
-			s.remove(p, slot(p))
-			s.remove(p, slot(p)+1)
+// Tables shrink, too; what remains is still found.
+func TestTablesShrink(t *testing.T) {
+	const blocks, kept = 400_000, 10
+	ix := New(Config{})
+	chain := numbered(blocks)
+	l := publish(ix, 1, chain, blocks)
+	lines := func() (n int) {
+		for i := range ix.tables {
+			n += int(ix.tables[i].store.Load().lines)
 		}
+		return n
 	}
-	if s.peak >= 1024 || len(s.refs) != kept {
-		t.Errorf("memory for %d places, %d in use, want %d", s.peak, len(s.refs), kept)
+	full := lines()
+	l.Remove(chain[kept:], fleet.Device)
+	if got := lines(); got > full/3 {
+		t.Errorf("%d of %d lines are left for %d blocks", got, full, kept)
 	}
-	var one [1]member
-	for p := range place(kept) {
-		want := []member{newMember(slot(p), 0), newMember(slot(p)+1, 1)}
-		if d := cmp.Diff(want, s.members(p, &one)); d != "" {
-			t.Errorf("place %d (-want +got):\n%s", p, d)
-		}
+	checkMemory(t, ix)
+	if got := ix.Match(chain, nil); len(got) != 1 || got[0].Total() != kept {
+		t.Errorf("Match = %v", got)
 	}
 }

@@ -401,19 +401,22 @@ func (s *script) compareAll() {
 
 // checkInvariants checks what doc.go and entry promise of the memory itself.
 func (s *script) checkInvariants(all []pair) {
-	members := 0
+	parts := 0
 	for _, p := range all {
-		members += checkSlab(s.t, p.real)
+		parts += checkLedger(s.t, p.real)
 	}
 	for _, r := range s.ix.garbage.queue {
-		for i := range r.slab.end {
-			if e := r.slab.entry(i); e.flags&inUse != 0 && e.level != noLevel {
-				members++
+		for i := range r.parts {
+			if r.parts[i].flags&inUse != 0 {
+				parts++
 			}
 		}
 	}
-	if got := countMembers(s.t, s.ix); got != members {
-		s.failf("the shared table has %d members, the ledgers %d", got, members)
+	if got := checkMemory(s.t, s.ix); got != parts {
+		s.failf("the lists have %d members, the ledgers %d", got, parts)
+	}
+	if s.t.Failed() {
+		s.failf("memory is not as it should be")
 	}
 }
 
@@ -431,7 +434,7 @@ func (s *script) finish() {
 	if got := s.ix.Stats(); got != (Stats{Slots: got.Slots}) {
 		s.failf("an empty index has %+v", got)
 	}
-	if len(s.ix.free) != len(s.ix.owners) {
-		s.failf("%d of %d slots came back", len(s.ix.free), len(s.ix.owners))
+	if len(s.ix.free) != s.ix.slots {
+		s.failf("%d of %d slots came back", len(s.ix.free), s.ix.slots)
 	}
 }

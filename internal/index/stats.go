@@ -6,8 +6,8 @@ type Stats struct {
 	Ledgers int
 	// HolderBlocks counts the blocks of visible ledgers, each once per ledger, in whatever tiers it lies.
 	HolderBlocks int
-	// DistinctBlocks counts the different blocks that can be credited to somebody, ledgers built aside or waiting for
-	// Reclaim included.
+	// DistinctBlocks counts the different blocks in memory, ledgers built aside or waiting for Reclaim included, and
+	// holes in what somebody holds.
 	DistinctBlocks int
 	// Orphans counts the blocks of visible ledgers that are not connected to a prompt's start.
 	Orphans int
@@ -21,13 +21,13 @@ type Stats struct {
 
 // Stats reads the gauges. It takes each lock for a moment, one after another; the cost grows with the number of ledgers.
 func (ix *Index) Stats() Stats {
-	ix.mu.RLock()
-	s := Stats{Ledgers: len(ix.visible), Slots: len(ix.owners)}
+	ix.mu.Lock()
+	s := Stats{Ledgers: len(ix.visible), Slots: ix.slots}
 	ledgers := make([]*Ledger, 0, len(ix.visible))
 	for _, l := range ix.visible {
 		ledgers = append(ledgers, l)
 	}
-	ix.mu.RUnlock()
+	ix.mu.Unlock()
 
 	// A ledger's lock comes before the owner table's, so the table is let go first.
 	for _, l := range ledgers {
@@ -36,14 +36,14 @@ func (ix *Index) Stats() Stats {
 		s.Orphans += l.orphans
 		l.mu.Unlock()
 	}
-	for i := range ix.shards {
-		sh := &ix.shards[i]
-		sh.mu.RLock()
-		s.DistinctBlocks += len(sh.refs)
-		sh.mu.RUnlock()
+	for i := range ix.tables {
+		t := &ix.tables[i]
+		t.mu.Lock()
+		s.DistinctBlocks += t.count
+		t.mu.Unlock()
 	}
-	s.Entries = int(ix.budget.used.Load())
 	ix.garbage.mu.Lock()
+	s.Entries = int(ix.budget.used.Load())
 	s.Reclaimable = ix.garbage.entries
 	ix.garbage.mu.Unlock()
 	return s

@@ -2,6 +2,7 @@ package index
 
 import (
 	"math"
+	"runtime"
 
 	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
@@ -9,10 +10,17 @@ import (
 
 // plan is the working memory of one store.
 type plan struct {
-	path  []at // entries of the blocks, in order; a repetition of its predecessor is there twice
-	fresh []at // those of them that no tier held before
-	room  int  // granted entries not used yet
+	held  []place // where each block of the list is held; part 0: it is new
+	seen  map[block.ID]int
+	fresh int // new blocks
+	costs int // entries
 }
+
+// warmMost is how many lines are looked at ahead: what a core's first cache can keep.
+const warmMost = 128
+
+// isAgain marks, as a part, a block that stands in the list before.
+const isAgain = math.MaxUint32
 
 // Store adds a chain of blocks to a tier: ids[0] follows p, each other follows the one before it. An id that repeats
 // its predecessor is the same block told twice.
@@ -23,136 +31,276 @@ func (l *Ledger) Store(p Parent, ids []block.ID, tier fleet.Tier) StoreResult {
 	if len(ids) == 0 || tier >= fleet.NumTiers {
 		return StoreResult{}
 	}
-	if !p.IsRoot && p.ID == ids[0] {
+	if p.IsRoot {
+		p.ID = 0
+	} else if p.ID == ids[0] {
 		return StoreResult{Refused: SelfParent}
 	}
-	pl := l.ix.plans.Get().(*plan)
-	defer l.ix.plans.Put(pl)
-	*pl = plan{path: pl.path[:0], fresh: pl.fresh[:0]}
-
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.isDead {
 		return StoreResult{Refused: Dropped}
 	}
+	q.warmth += l.ix.warm(ids[:min(len(ids), warmMost)])
+	up := l.seek(p)
 	// Nothing that Match can see changes before the whole list is known to be good.
-	refused := l.link(pl, p, ids)
-	if refused == None || refused == Capacity {
-		if full := l.admit(pl); full != None {
-			refused = full
-		}
+	pl := &q.plan
+	refused := l.check(pl, up, p, ids, math.MaxInt)
+	room := 0
+	if pl.costs > 0 {
+		room = l.ix.room(q, pl.costs)
 	}
-	l.ix.budget.give(pl.room)
+	if room < pl.costs {
+		refused = l.check(pl, up, p, ids, room)
+		ids = ids[:len(pl.held)]
+	}
+	isJoined := p.IsRoot || up.part != 0 && l.parts[up.part].isJoined(up.index)
+	if refused != ParentConflict && l.isLimited && !isJoined && pl.fresh > 0 && l.waiting+pl.fresh > l.ix.maxOrphans {
+		refused = OrphansFull
+	}
 	if refused != None && refused != Capacity {
-		l.undo(pl)
+		l.ix.budget.give(room)
 		return StoreResult{Refused: refused}
 	}
-	r := l.apply(pl, tier)
-	r.Refused = refused
+	before := l.entries
+	r := l.apply(pl, up, p, ids, tier, !isJoined)
+	if r.Refused == None {
+		r.Refused = refused
+	}
+	l.ix.budget.give(room - (l.entries - before))
 	return r
 }
 
-// link finds or makes an entry for each block and hangs it under its parent.
-func (l *Ledger) link(pl *plan, p Parent, ids []block.ID) Refusal {
-	parent := root
-	if !p.IsRoot {
-		i, ok := l.byID[p.ID]
-		if !ok {
-			if i, ok = l.take(pl, p.ID, len(ids)+1); !ok {
+// seek finds the parent, first where the last operation ended.
+func (l *Ledger) seek(p Parent) place {
+	if p.IsRoot {
+		return place{}
+	}
+	if at := l.near(p.ID); at.part != 0 {
+		return at
+	}
+	return l.find(p.ID)
+}
+
+// check looks each block up, counts what is new, and finds contradictions. It stops when more than room entries would
+// be needed.
+func (l *Ledger) check(pl *plan, up place, p Parent, ids []block.ID, room int) Refusal {
+	pl.held, pl.fresh, pl.costs = pl.held[:0], 0, 0
+	clear(pl.seen)
+	if !p.IsRoot && up.part == 0 {
+		if _, ok := l.ghosts[p.ID]; !ok {
+			if pl.costs++; pl.costs > room {
 				return Capacity
 			}
 		}
-		parent = i
-		defer l.bury(parent)
+	}
+	// Where the chain is found in memory, held or not.
+	var trail trail
+	if up.part != 0 {
+		trail.at(l.ix, l.parts[up.part].segment, up)
 	}
 	for n, id := range ids {
-		if n > 0 && id == ids[n-1] {
-			pl.path = append(pl.path, parent)
+		before := p
+		if n > 0 {
+			if id == ids[n-1] {
+				pl.held = append(pl.held, place{part: isAgain})
+				continue
+			}
+			before = Parent{ID: ids[n-1]}
+		}
+		if !trail.goOn(id) {
+			if h := l.ix.head(before, id); h != 0 {
+				i, _ := l.ix.listed(h, l.key)
+				trail.at(l.ix, h, place{i, 0})
+			}
+		}
+		at := place{}
+		switch {
+		case trail.here.part != 0 && l.holds(trail.here):
+			at = trail.here
+		case trail.w != nil && l.ix.twins.Load() == 0:
+			// There is one block of this name, and the ledger does not hold it.
+		default:
+			at = l.find(id)
+		}
+		if at.part != 0 {
+			if l.parent(at) != before {
+				return ParentConflict
+			}
+			pl.held = append(pl.held, at)
+			if trail.w == nil {
+				trail.at(l.ix, l.parts[at.part].segment, at)
+			}
 			continue
 		}
-		i, ok := l.byID[id]
-		if !ok {
-			if i, ok = l.take(pl, id, len(ids)-n); !ok {
+		if pl.fresh > 0 {
+			if k, ok := pl.find(id, ids); ok {
+				first := p
+				if k > 0 {
+					first = Parent{ID: ids[k-1]}
+				}
+				if first != before {
+					return ParentConflict
+				}
+				pl.held = append(pl.held, place{part: isAgain})
+				continue
+			}
+		}
+		if _, ok := l.ghosts[id]; !ok && (p.IsRoot || id != p.ID) {
+			if pl.costs++; pl.costs > room {
+				pl.costs--
 				return Capacity
 			}
 		}
-		if e := l.slab.entry(i); e.parent == nowhere {
-			l.slab.link(i, parent)
-			pl.fresh = append(pl.fresh, i)
-		} else if e.parent != parent {
-			return ParentConflict
-		}
-		pl.path = append(pl.path, i)
-		parent = i
+		pl.fresh++
+		pl.note(id, n)
+		pl.held = append(pl.held, place{})
 	}
 	return None
 }
 
-// take makes an entry if the index has room; want is how many more the store may need.
-func (l *Ledger) take(pl *plan, id block.ID, want int) (at, bool) {
-	if pl.room == 0 {
-		// A few hundred at once, so that writers do not meet at the counter for each block.
-		pl.room = l.ix.room(min(want, 256))
-		if pl.room == 0 {
-			return nowhere, false
-		}
-	}
-	pl.room--
-	i := l.slab.take(id)
-	l.byID[id] = i
-	return i, true
-}
+// shortList is how many blocks are looked through rather than hashed.
+const shortList = 16
 
-// admit refuses orphans beyond the limit. The blocks of a store are all connected or all not, as their parent is.
-func (l *Ledger) admit(pl *plan) Refusal {
-	if !l.isLimited || len(pl.fresh) == 0 || l.isConnected(l.slab.entry(pl.path[0]).parent) {
-		return None
-	}
-	if l.waiting+len(pl.fresh) > l.ix.maxOrphans {
-		return OrphansFull
-	}
-	return None
-}
-
-// undo takes back what link did.
-func (l *Ledger) undo(pl *plan) {
-	for n := len(pl.fresh) - 1; n >= 0; n-- {
-		l.unlink(pl.fresh[n])
-	}
-}
-
-// apply adds the copies, then tells the shared table, parents first.
-func (l *Ledger) apply(pl *plan, tier fleet.Tier) StoreResult {
-	var r StoreResult
-	for _, i := range pl.path {
-		e := l.slab.entry(i)
-		switch c := &e.copies[tier]; {
-		case *c == 0:
-			*c = 1
-			l.digests[tier].add(e.id)
-			r.Stored++
-		default:
-			// A count that has run out of bits loses copies, never invents any: the block may be given up early.
-			if l.isCounted && *c < math.MaxUint16 {
-				*c++
+// find looks whether a new block stands in the list before.
+func (pl *plan) find(id block.ID, ids []block.ID) (int, bool) {
+	if len(pl.held) <= shortList {
+		for k := range pl.held {
+			if ids[k] == id {
+				return k, true
 			}
-			r.Repeated++
+		}
+		return 0, false
+	}
+	if len(pl.seen) == 0 {
+		if pl.seen == nil {
+			pl.seen = make(map[block.ID]int)
+		}
+		for k := len(pl.held) - 1; k >= 0; k-- {
+			pl.seen[ids[k]] = k
 		}
 	}
-	l.held += len(pl.fresh)
-	for _, i := range pl.path {
-		l.settle(i)
+	k, ok := pl.seen[id]
+	return k, ok
+}
+
+func (pl *plan) note(id block.ID, n int) {
+	if len(pl.seen) > 0 {
+		pl.seen[id] = n
 	}
-	for _, i := range pl.fresh {
-		e := l.slab.entry(i)
-		if e.flags&orphan == 0 {
+}
+
+// trail follows a chain through a segment, whoever holds it.
+type trail struct {
+	w    []uint64 // nil: there is none
+	here place    // part 0 if the ledger has nothing of the segment
+}
+
+func (t *trail) at(ix *Index, h handle, here place) { t.w, t.here = ix.blocks(h), here }
+
+// goOn steps to a block if it is the next one, and otherwise leaves the trail.
+func (t *trail) goOn(id block.ID) bool {
+	if t.here.index++; t.here.index < len(t.w) && t.w[t.here.index] == uint64(id) {
+		return true
+	}
+	*t = trail{}
+	return false
+}
+
+// apply adds the copies, parents first, then tells the lists.
+func (l *Ledger) apply(pl *plan, up place, p Parent, ids []block.ID, tier fleet.Tier, isOrphan bool) StoreResult {
+	var r StoreResult
+	var copies [fleet.NumTiers]uint16
+	copies[tier] = 1
+	for n := 0; n < len(ids); {
+		at := pl.held[n]
+		if at.part == isAgain {
+			at = up
+			if n == 0 || ids[n] != ids[n-1] {
+				at = l.find(ids[n])
+			}
+		} else if at.part != 0 && !l.isAt(at, ids[n]) {
+			at = l.find(ids[n]) // it was moved
+		}
+		if at.part != 0 {
+			l.again(&r, at, ids[n], tier)
+			up, p = at, Parent{ID: ids[n]}
+			n++
 			continue
 		}
-		r.Orphans++
-		if l.isLimited {
-			e.flags |= waiting
-			l.waiting++
+		end := n + 1
+		for end < len(ids) && pl.held[end].part == 0 {
+			end++
+		}
+		if up.part == 0 && !p.IsRoot {
+			up = l.find(p.ID) // it may have come with this list
+		}
+		at, got := l.claim(up, p, ids[n:end])
+		if got == 0 {
+			r.Refused = Capacity
+			break
+		}
+		for range got {
+			id := ids[n]
+			waits := isOrphan && l.isLimited
+			l.put(at, id, up, copies, waits)
+			l.digests[tier].add(id)
+			r.Stored++
+			if isOrphan {
+				r.Orphans++
+			}
+			up, p = at, Parent{ID: id}
+			at.index++
+			n++
 		}
 	}
+	l.last = up
+	l.settle()
 	return r
+}
+
+// isAt reports whether the ledger holds a block where it was before.
+func (l *Ledger) isAt(at place, id block.ID) bool {
+	return l.parts[at.part].flags&inUse != 0 && at.index < l.reach(at.part) && l.holds(at) && l.id(at) == id
+}
+
+// again adds a copy of a block that some tier holds.
+func (l *Ledger) again(r *StoreResult, at place, id block.ID, tier fleet.Tier) {
+	copies, waits := l.how(at)
+	switch c := &copies[tier]; {
+	case *c == 0:
+		*c = 1
+		l.digests[tier].add(id)
+		r.Stored++
+	default:
+		r.Repeated++
+		// A count that has run out of bits loses copies, never invents any: the block may be given up early.
+		if !l.isCounted || *c == math.MaxUint16 {
+			return
+		}
+		*c++
+	}
+	l.set(at, copies, waits)
+	l.soil(at.part)
+}
+
+// room grants up to want entries. When there are none, what dropped ledgers still hold is freed first: a store is not
+// refused for the sake of garbage.
+func (ix *Index) room(q *query, want int) int {
+	got := ix.budget.take(want)
+	for tries := 0; got < want; {
+		// The caller has found nothing yet that it could lose by coming in again, and would be in its own way.
+		q.reader.enter(&ix.epochs)
+		n := ix.reclaim(1024)
+		if n == 0 {
+			if tries++; tries > 1000 || !ix.hasGarbage() {
+				break
+			}
+			runtime.Gosched() // a Match is under way
+		}
+		got += ix.budget.take(want - got)
+	}
+	return got
 }

@@ -1,0 +1,410 @@
+package main
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvoracle/kvoracle/bench/workload"
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
+)
+
+var scenarios = []scenario{
+	{name: "gate", run: gate, bars: []bar{
+		{"gate-bytes", 12, false, "bytes of resident memory a holder-block"},
+		{"gate-write", 10, true, "M blocks/s, mixed stream, one writer"},
+		{"one-holder-ids", 150, false, "ns, p50, from block ids"},
+		{"one-holder-locals", 250, false, "ns, p50, from local hashes"},
+		{"gate-cell", 3000, false, "ns, cold p99, 78 blocks, 64 holders"},
+		{"gate-cell-cpu", 0, false, "ns of processor time, cold p99"},
+		{"gate-write-cpu", 0, true, "M blocks a second of processor time"},
+		{"one-holder-warm", 0, false, "ns, p50, from block ids, a thousand prompts that come again"},
+		{"gate-cell-p50", 0, false, "ns, cold p50"},
+		{"miss", 0, false, "ns, p50, unknown prompt"},
+		{"diverging", 0, false, "ns, p50, half of a prompt is known"},
+	}},
+	{name: "private", run: bytesOf(workload.Private), bars: []bar{{"private-bytes", 16, false, "bytes a holder-block"}}},
+	{name: "fragmented", run: fragmented, bars: []bar{
+		{"fragmented-cell", 8000, false, "ns, cold p99, 78 blocks, 64 holders"},
+		{"fragmented-cell-cpu", 0, false, "ns of processor time, cold p99"},
+		{"fragmented-bytes", 0, false, "bytes a holder-block"},
+	}},
+	{name: "deep", run: deep, bars: []bar{{"deep", 1000, false, "ns, 8,192 blocks, one holder, from block ids"}}},
+	{name: "shared", run: shared, bars: []bar{{"shared-per-holder", 1, false, "ns a holder beyond the walk, 1,024 holders"}}},
+	{name: "under-writes", run: underWrites, bars: []bar{
+		{"under-writes", 1.5, false, "median of queries beside two writers, over quiet"},
+		{"no-writer-starves", 0.5, true, "slower writer over the faster one"},
+	}},
+	{name: "hot-prompt", run: hotPrompt, bars: []bar{{"hot-prompt", 0.5, true, "writes below one shared prompt, over disjoint ones; two writers, 1,024 ledgers"}}},
+	{name: "scaling", run: scaling, bars: []bar{{"read-scaling", 1.1, false, "processor time of a query on two cores, over one"}}},
+	{name: "churn", run: churn, bars: []bar{
+		{"churn-growth", 1.05, false, "resident memory after, over half way; 50 M stores and removals"},
+		{"churn-live", 1, false, "blocks in memory over blocks held"},
+		{"churn-write", 0, true, "M blocks/s stored and removed"},
+	}},
+	{name: "lives", run: lives, bars: []bar{{"lives-slots", 4, false, "small ids after 5,000 lives"}}},
+	{name: "drop", run: drop, bars: []bar{{"drop-query", 1.5, false, "p99 of queries while a worker of 5 M blocks goes, over quiet"}}},
+	{name: "agentic", run: bytesOf(workload.Agentic), bars: []bar{{"agentic-bytes", 0, false, "bytes a holder-block"}}},
+	{name: "churning", run: bytesOf(workload.Churn), bars: []bar{{"churn-bytes", 0, false, "bytes a holder-block"}}},
+	{name: "fleet", run: bytesOf(workload.Fleet), bars: []bar{{"fleet-bytes", 0, false, "bytes a holder-block"}}},
+	{name: "large", run: large, slow: true, bars: []bar{
+		{"large-resident", 1.5, false, "GiB for 100 M holder-blocks"},
+		{"large-cell", 4000, false, "ns, cold p99, 78 blocks, 64 holders"},
+		{"large-cell-cpu", 0, false, "ns of processor time, cold p99"},
+		{"large-gc", 0, false, "ms a garbage collection with 100 M holder-blocks"},
+		{"large-write", 0, true, "M blocks/s"},
+	}},
+}
+
+func gate(r *report) {
+	l := load(workload.Gate, r.quick)
+	r.value("gate-bytes", l.bytes/float64(l.blocks))
+	r.value("gate-write", float64(l.told)/l.seconds/1e6)
+
+	var locals []block.Local
+	var chain []block.ID
+	dst := make([]index.Match, 0, 256)
+	ones := l.members(1, 8)
+	next := func(i int) {
+		m := ones[scatter(i)%uint64(len(ones))]
+		locals = l.stream.AppendLocals(locals[:0], m[0], m[1])
+		// What a prompt of a chat has: a few hundred tokens, blocks of 16.
+		locals = locals[:min(len(locals), 16)]
+		chain = workload.Chain(chain[:0], locals)
+	}
+	r.value("one-holder-ids", quantile(each(wallTime, 100_000, next, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
+	r.value("one-holder-locals", quantile(each(wallTime, 100_000, next, func(int) {
+		chain = workload.Chain(chain[:0], locals)
+		dst = l.ix.Match(chain, dst[:0])
+	}), 0.5))
+	r.value("one-holder-warm", quantile(each(wallTime, 100_000, func(i int) { next(i % 1000) }, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
+	r.value("miss", quantile(each(wallTime, 100_000, func(i int) {
+		next(i)
+		locals[0]++
+		chain = workload.Chain(chain[:0], locals)
+	}, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
+	r.value("diverging", quantile(each(wallTime, 100_000, func(i int) {
+		next(i)
+		locals[len(locals)/2]++
+		chain = workload.Chain(chain[:0], locals)
+	}, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
+	cell := l.cell(wallTime, 64, 78, 2000)
+	r.value("gate-cell", quantile(cell, 0.99))
+	r.value("gate-cell-p50", quantile(cell, 0.5))
+	r.value("gate-cell-cpu", quantile(l.cell(threadTime, 64, 78, 2000), 0.99))
+	r.value("gate-write-cpu", float64(l.told)/l.cpu/1e6)
+}
+
+func bytesOf(p workload.Profile) func(*report) {
+	name := p.Name + "-bytes"
+	return func(r *report) {
+		l := load(p, r.quick)
+		r.value(name, l.bytes/float64(l.blocks))
+		runtime.KeepAlive(l)
+	}
+}
+
+func fragmented(r *report) {
+	l := load(workload.Fragmented, r.quick)
+	r.value("fragmented-bytes", l.bytes/float64(l.blocks))
+	r.value("fragmented-cell", quantile(l.cell(wallTime, 64, 78, 2000), 0.99))
+	r.value("fragmented-cell-cpu", quantile(l.cell(threadTime, 64, 78, 2000), 0.99))
+}
+
+func large(r *report) {
+	l := load(workload.Large, r.quick)
+	r.value("large-resident", l.bytes/(1<<30))
+	r.value("large-write", float64(l.told)/l.seconds/1e6)
+	r.value("large-cell", quantile(l.cell(wallTime, 64, 78, 2000), 0.99))
+	r.value("large-cell-cpu", quantile(l.cell(threadTime, 64, 78, 2000), 0.99))
+	all := make([]float64, 0, 5)
+	for range 5 {
+		start := time.Now()
+		runtime.GC()
+		all = append(all, time.Since(start).Seconds()*1e3)
+	}
+	r.value("large-gc", quantile(all, 0.5))
+	runtime.KeepAlive(l)
+}
+
+// chainOf makes ids that are nobody else's.
+func chainOf(dst []block.ID, seed uint64, n int) []block.ID {
+	for i := range n {
+		dst = append(dst, block.ID((seed<<20+uint64(i)+1)*0x9e3779b97f4a7c15))
+	}
+	return dst
+}
+
+func publish(ix *index.Index, t int, chains ...[]block.ID) *index.Ledger {
+	l := ix.NewLedger(fleet.TargetID(t), false)
+	var parent index.Parent
+	parent.IsRoot = true
+	for _, c := range chains {
+		l.Store(parent, c, fleet.Device)
+		parent = index.Parent{ID: c[len(c)-1]}
+	}
+	ix.Publish(l)
+	return l
+}
+
+func deep(r *report) {
+	ix := index.New(index.Config{})
+	chain := chainOf(nil, 1, 8192)
+	publish(ix, 1, chain)
+	dst := make([]index.Match, 0, 8)
+	best := make([]float64, 0, 9)
+	for range 9 {
+		best = append(best, perCall(20_000, func(int) { dst = ix.Match(chain, dst[:0]) }))
+	}
+	r.value("deep", quantile(best, 0.5))
+}
+
+func shared(r *report) {
+	prefix := chainOf(nil, 1, 64)
+	dst := make([]index.Match, 0, 2048)
+	cost := func(holders int) float64 {
+		ix := index.New(index.Config{})
+		var query []block.ID
+		for t := range holders {
+			tail := chainOf(nil, uint64(t)+2, 64)
+			publish(ix, t, prefix, tail)
+			query = append(append(query[:0], prefix...), tail...)
+		}
+		all := make([]float64, 0, 9)
+		for range 9 {
+			all = append(all, perCall(20_000, func(int) { dst = ix.Match(query, dst[:0]) }))
+		}
+		return quantile(all, 0.5)
+	}
+	r.value("shared-per-holder", (cost(1024)-cost(1))/1023)
+}
+
+// churner stores prompts and evicts the oldest ones from the leaf, with so many live blocks.
+type churner struct {
+	l      *index.Ledger
+	chains [][]block.ID
+	n      int
+	seed   uint64
+	blocks int
+}
+
+func newChurner(ix *index.Index, t, live int) *churner {
+	return &churner{l: publish(ix, t), chains: make([][]block.ID, max(live/64, 1)), seed: uint64(t+1) << 30}
+}
+
+func (c *churner) step() {
+	k := c.n % len(c.chains)
+	if old := c.chains[k]; len(old) > 0 {
+		slices.Reverse(old)
+		for i := 0; i < len(old); i += workload.Batch {
+			c.l.Remove(old[i:min(i+workload.Batch, len(old))], fleet.Device)
+		}
+		c.blocks += len(old)
+	}
+	c.n++
+	ids := chainOf(c.chains[k][:0], c.seed+uint64(c.n), 64)
+	c.chains[k] = ids
+	parent := index.Parent{IsRoot: true}
+	for i := 0; i < len(ids); i += workload.Batch {
+		c.l.Store(parent, ids[i:i+workload.Batch], fleet.Device)
+		parent = index.Parent{ID: ids[i+workload.Batch-1]}
+	}
+	c.blocks += len(ids)
+}
+
+func underWrites(r *report) {
+	l := load(workload.Gate, true)
+	members := l.members(64, 78)
+	dst := make([]index.Match, 0, 256)
+	chains := make([][]block.ID, 512)
+	for i := range chains {
+		m := members[scatter(i)%uint64(len(members))]
+		chains[i] = l.stream.AppendChain(nil, m[0], m[1])[:78]
+	}
+	query := func(i int) { dst = l.ix.Match(chains[i%len(chains)], dst[:0]) }
+	nothing := func(int) {}
+	quiet := quantile(each(wallTime, 200_000, nothing, query), 0.5)
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	var done [2]float64
+	for w := range done {
+		wg.Go(func() {
+			c := newChurner(l.ix, 10_000+w, 100_000)
+			for !stop.Load() {
+				c.step()
+			}
+			done[w] = float64(c.blocks)
+		})
+	}
+	time.Sleep(100 * time.Millisecond)
+	busy := quantile(each(wallTime, 400_000, nothing, query), 0.5)
+	for start := time.Now(); time.Since(start) < time.Second; {
+		query(0)
+	}
+	stop.Store(true)
+	wg.Wait()
+	r.value("under-writes", busy/quiet)
+	r.value("no-writer-starves", min(done[0], done[1])/max(done[0], done[1]))
+}
+
+func hotPrompt(r *report) {
+	const ledgers, tail, writers = 1024, 64, 2
+	write := func(isShared bool) float64 {
+		ix := index.New(index.Config{})
+		own := make([]*index.Ledger, ledgers)
+		heads := make([][]block.ID, ledgers)
+		tails := make([][]block.ID, ledgers)
+		for t := range own {
+			seed := uint64(1)
+			if !isShared {
+				seed = uint64(t + 1)
+			}
+			heads[t] = chainOf(nil, seed, 64)
+			tails[t] = chainOf(nil, uint64(t)+5000, tail)
+			own[t] = publish(ix, t)
+		}
+		start := time.Now()
+		var wg sync.WaitGroup
+		for w := range writers {
+			wg.Go(func() {
+				for range 8 {
+					for t := w; t < ledgers; t += writers {
+						own[t].Store(index.Parent{IsRoot: true}, heads[t], fleet.Device)
+						for i := 0; i < tail; i += workload.Batch {
+							parent := heads[t][63]
+							if i > 0 {
+								parent = tails[t][i-1]
+							}
+							own[t].Store(index.Parent{ID: parent}, tails[t][i:i+workload.Batch], fleet.Device)
+						}
+						own[t].ClearAll()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		return 1 / time.Since(start).Seconds()
+	}
+	all := make([]float64, 0, 5)
+	for range 5 {
+		all = append(all, write(true)/write(false))
+	}
+	r.value("hot-prompt", quantile(all, 0.5))
+}
+
+func scaling(r *report) {
+	ix := index.New(index.Config{})
+	chain := chainOf(nil, 1, 78)
+	for t := range 64 {
+		publish(ix, t, chain)
+	}
+	ns := func(cores int) float64 {
+		runtime.GOMAXPROCS(cores)
+		out := make([]float64, cores)
+		var wg sync.WaitGroup
+		for c := range cores {
+			wg.Go(func() {
+				dst := make([]index.Match, 0, 64)
+				// Processor time: a line that two cores write to costs that, a neighbour on the machine does not.
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				const calls = 500_000
+				start := threadTime()
+				for range calls {
+					dst = ix.Match(chain, dst[:0])
+				}
+				out[c] = (threadTime() - start) / calls
+			})
+		}
+		wg.Wait()
+		return slices.Max(out)
+	}
+	all := make([]float64, 0, 9)
+	for range 9 {
+		one := ns(1)
+		all = append(all, ns(2)/one)
+	}
+	r.value("read-scaling", quantile(all, 0.5))
+}
+
+func churn(r *report) {
+	total := 50_000_000
+	if r.quick {
+		total /= 10
+	}
+	ix := index.New(index.Config{})
+	all := make([]*churner, 16)
+	for t := range all {
+		all[t] = newChurner(ix, t, 10_000)
+	}
+	until := func(n int) {
+		for done := 0; done < n; {
+			done = 0
+			for _, c := range all {
+				for range 64 {
+					c.step()
+				}
+				done += c.blocks
+			}
+		}
+	}
+	start := time.Now()
+	until(total / 2)
+	half := resident()
+	until(total)
+	r.value("churn-write", float64(total)/time.Since(start).Seconds()/1e6)
+	r.value("churn-growth", resident()/half)
+	s := ix.Stats()
+	r.value("churn-live", float64(s.DistinctBlocks)/float64(s.HolderBlocks))
+}
+
+func lives(r *report) {
+	ix := index.New(index.Config{})
+	chain := chainOf(nil, 1, 1000)
+	for i := range 5000 {
+		publish(ix, i%7, chain)
+		ix.Drop(fleet.TargetID(i % 7))
+		ix.Reclaim(2000)
+	}
+	r.value("lives-slots", float64(ix.Stats().Slots))
+}
+
+func drop(r *report) {
+	l := load(workload.Gate, true)
+	blocks := 5_000_000
+	if r.quick {
+		blocks /= 10
+	}
+	own := make([][]block.ID, blocks/512)
+	for i := range own {
+		own[i] = chainOf(nil, uint64(i)+1<<35, 512)
+	}
+	big := publish(l.ix, 20_000)
+	for _, c := range own {
+		big.Store(index.Parent{IsRoot: true}, c, fleet.Device)
+	}
+	members := l.members(64, 78)
+	dst := make([]index.Match, 0, 256)
+	var chain []block.ID
+	next := func(i int) {
+		m := members[scatter(i)%uint64(len(members))]
+		chain = l.stream.AppendChain(chain[:0], m[0], m[1])[:78]
+	}
+	query := func(int) { dst = l.ix.Match(chain, dst[:0]) }
+	quiet := quantile(each(wallTime, 100_000, next, query), 0.99)
+	l.ix.Drop(20_000)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		// As the janitor does: a step now and then.
+		for l.ix.Reclaim(50_000) > 0 {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	busy := quantile(each(wallTime, 100_000, next, query), 0.99)
+	wg.Wait()
+	r.value("drop-query", busy/quiet)
+}

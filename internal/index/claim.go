@@ -1,0 +1,192 @@
+package index
+
+import "github.com/kvoracle/kvoracle/internal/block"
+
+// claim finds or makes the memory of blocks that the ledger does not hold: as many of ids, of which the first follows p,
+// as lie together in one segment. up is where the ledger holds p, if it does. The ledger's part reaches to all of them
+// when it returns, so that they stay; none is credited yet. It returns 0 if the index has no segment left.
+//
+// A chain's way must be the same for all, or a query would miss some: a block goes where its parent's segment goes on
+// with it, else to the one segment that begins with it after that parent. Which of the two it is, whoever comes first
+// decides in the table, under its lock.
+func (l *Ledger) claim(up place, p Parent, ids []block.ID) (at place, n int) {
+	ix := l.ix
+	for {
+		if up.part != 0 {
+			h := l.parts[up.part].segment
+			if n := ix.stretch(h, l.key, up.part, up.index+1, p, ids); n > 0 {
+				return place{up.part, up.index + 1}, n
+			}
+		}
+		if h := ix.head(p, ids[0]); h != 0 {
+			if at, n := l.join(h, 0, p, ids); n > 0 {
+				return at, n
+			}
+		} else if up.part == 0 && !p.IsRoot {
+			var there location
+			ix.each(ids[0], func(o location) bool {
+				if o.index() > 0 && ix.follows(o, p.ID) {
+					there = o
+					return true
+				}
+				return false
+			})
+			if there != 0 {
+				if at, n := l.join(there.segment(), there.index(), p, ids); n > 0 {
+					return at, n
+				}
+			}
+		}
+		i := l.newPart(0)
+		h, n, full := ix.begins(l.key, i, up, p, ids, l)
+		if h != 0 {
+			l.parts[i].segment = h
+			return place{i, 0}, n
+		}
+		l.freePart(i)
+		if full {
+			return place{}, 0
+		}
+		// Somebody was faster.
+	}
+}
+
+// follows reports whether a block inside a segment comes after another.
+func (ix *Index) follows(o location, id block.ID) bool {
+	w := ix.blocks(o.segment())
+	return o.index() > 0 && o.index() <= len(w) && w[o.index()-1] == uint64(id)
+}
+
+// join claims blocks of a segment from a position on.
+func (l *Ledger) join(h handle, from int, p Parent, ids []block.ID) (at place, n int) {
+	i, ok := l.ix.listed(h, l.key)
+	if !ok {
+		i = l.newPart(h)
+	}
+	n = l.ix.stretch(h, l.key, i, from, p, ids)
+	if n == 0 && !ok {
+		l.freePart(i)
+	}
+	return place{i, from}, n
+}
+
+// stretch lets a ledger's part of a segment reach as far as the segment has ids from a position on, adding them at the
+// end if it ends there. It returns how many it has.
+func (ix *Index) stretch(h handle, key member, i uint32, from int, p Parent, ids []block.ID) int {
+	if from >= segmentMax {
+		return 0
+	}
+	sh, s := ix.shard(h), ix.segment(h)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	pos, length := splitBody(s.body.Load())
+	w := sh.arena.words(pos, length)
+	if length == 0 || from > length {
+		return 0
+	}
+	if from == 0 {
+		// What was found without the lock may be something else by now.
+		if s.head != ids[0] || s.isRoot != p.IsRoot || !p.IsRoot && s.parent != p.ID {
+			return 0
+		}
+	} else if p.IsRoot || w[from-1] != uint64(p.ID) {
+		return 0
+	}
+	n := 0
+	for n < len(ids) && from+n < length && w[from+n] == uint64(ids[n]) {
+		n++
+	}
+	if n < len(ids) && from+n == length && length < segmentMax {
+		more := ids[n:min(len(ids), segmentMax-from)]
+		ix.extend(h, more)
+		n += ix.index(h, length, block.ID(w[length-1]), more)
+	}
+	if n > 0 {
+		ix.hold(h, key, i, from+n)
+	}
+	return n
+}
+
+// index shows blocks that are written after a segment's end and enters them into the table, one by one: a reader must
+// never be led past a block that has a segment of its own. There it stops. It returns how many were entered. The caller
+// holds the shard's lock.
+func (ix *Index) index(h handle, from int, p block.ID, ids []block.ID) int {
+	s := ix.segment(h)
+	for k, id := range ids {
+		claim := func(o location) bool {
+			if o.index() != 0 {
+				return false
+			}
+			t := ix.segment(o.segment())
+			return !t.isRoot && t.parent == p
+		}
+		if l := at(h, from+k); ix.table(id).insert(ix, id, l, claim, s) != l {
+			return k
+		}
+		p = id
+	}
+	return len(ids)
+}
+
+// hold lets a ledger's part of a segment reach at least so far. The caller holds the shard's lock.
+func (ix *Index) hold(h handle, key member, i uint32, reach int) {
+	s := ix.segment(h)
+	n, pos := splitList(s.list.Load())
+	switch n {
+	case 0:
+	case 1:
+		if member(s.only.Load()).key() == key {
+			s.setLink(i, max(reach, int(uint32(s.link))))
+			return
+		}
+	default:
+		w := ix.shard(h).arena.words(pos, 2*n)
+		if k, ok := find(w[:n], key); ok {
+			reach = max(reach, int(uint32(w[n+k])))
+			for ; k < n && member(w[k]).key() == key; k++ {
+				setWord(&w[n+k], makeLink(i, reach))
+			}
+			return
+		}
+	}
+	ix.enlist(h, key, i, reach, &covers{})
+}
+
+// begins makes a segment of ids after p, with one holder. It returns 0 if the first of them has a place already, where
+// the caller must look again, or if the index is full.
+func (ix *Index) begins(key member, i uint32, up place, p Parent, ids []block.ID, l *Ledger) (h handle, n int, full bool) {
+	ids = ids[:min(len(ids), segmentMax)]
+	if h = ix.newSegment(p, ids); h == 0 {
+		return 0, 0, true
+	}
+	sh, s := ix.shard(h), ix.segment(h)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	ix.enlist(h, key, i, len(ids), &covers{})
+	var upSegment handle
+	if up.part != 0 {
+		upSegment = l.parts[up.part].segment
+	}
+	first := at(h, 0)
+	got := ix.table(ids[0]).insert(ix, ids[0], first, func(o location) bool {
+		if o.index() == 0 {
+			t := ix.segment(o.segment())
+			return t.isRoot == p.IsRoot && (p.IsRoot || t.parent == p.ID)
+		}
+		if p.IsRoot || !ix.follows(o, p.ID) {
+			return false
+		}
+		return up.part == 0 || o.segment() == upSegment && o.index() == up.index+1
+	}, s)
+	if got != first {
+		// Nothing of it is in the table.
+		ix.enlist(h, key, i, 0, nil)
+		ix.bury(h)
+		return 0, 0, got == 0
+	}
+	n = 1 + ix.index(h, 1, ids[0], ids[1:])
+	if n < len(ids) {
+		ix.enlist(h, key, i, n, &covers{})
+	}
+	return h, n, false
+}
