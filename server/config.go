@@ -79,8 +79,8 @@ type Config struct {
 	GuessLinger time.Duration
 	// MaxWorkers bounds the fleet. 0: 16,384.
 	MaxWorkers int
-	// MaxBlocks bounds the index, counting each block once per target that holds it. 0: 67,108,864. Each takes about
-	// 130 bytes.
+	// MaxBlocks bounds the index, counting each block once per target that holds it. 0: 67,108,864. Each takes
+	// about 12 bytes where prefixes are shared and 16 where they are not.
 	MaxBlocks int
 	// StaleCredit is the share of a target's blocks that still counts when its reports are stale, above 0 to 1.
 	// 0: 0.5.

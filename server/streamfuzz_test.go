@@ -323,7 +323,7 @@ func (s *source) event(ids []string) *kvoraclev1.ProgressEvent {
 	case 3, 4:
 		e.Step = &kvoraclev1.ProgressEvent_Generating{Generating: &kvoraclev1.Generating{OutputTokens: pick(s, uint32(s.n(4)), uint32(s.n(4)), uint32(s.n(4)), math.MaxUint32)}}
 	case 5:
-		e.Step = &kvoraclev1.ProgressEvent_Finished{Finished: &kvoraclev1.Finished{OutputTokens: uint32(s.number()), CachedTokens: pick(s, nil, new(uint64), proto.Uint64(s.number()))}}
+		e.Step = &kvoraclev1.ProgressEvent_Finished{Finished: &kvoraclev1.Finished{OutputTokens: uint32(s.number()), CachedTokens: pick(s, nil, new(uint64), new(s.number()))}}
 	case 6:
 		if s.one(2) {
 			e.Step = &kvoraclev1.ProgressEvent_Cancelled{Cancelled: &kvoraclev1.Cancelled{}}

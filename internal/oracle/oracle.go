@@ -47,7 +47,7 @@ type Config struct {
 	// GuessLinger is how long what a prompt has left in a cache is expected there after its request has finished, for
 	// block reports to arrive; default 2 s. It should cover the reporters' delay.
 	GuessLinger time.Duration
-	// GuessBlocks bounds the blocks remembered of prompts under way (about 130 bytes each); default 1 Mi.
+	// GuessBlocks bounds the blocks remembered of prompts under way (about 30 bytes each); default 1 Mi.
 	GuessBlocks int
 }
 

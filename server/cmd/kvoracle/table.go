@@ -78,7 +78,7 @@ func (s *settings) groups() []group {
 			{"max-concurrent-streams", "open calls on one connection", number(&s.MaxConcurrentStreams)},
 			{"max-header-bytes", "size of a call's metadata", number(&s.MaxHeaderBytes)},
 			{"max-workers", "workers in the fleet", number(&s.MaxWorkers)},
-			{"max-blocks", "blocks in the index, each once per target, about 130 bytes", number(&s.MaxBlocks)},
+			{"max-blocks", "blocks in the index, each once per target, 12 to 16 bytes", number(&s.MaxBlocks)},
 		}},
 		{"Connections", []setting{
 			{"keepalive-time", "ping a connection that was silent for so long", span(&s.KeepaliveTime)},
