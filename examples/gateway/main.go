@@ -49,5 +49,9 @@ func run(ctx context.Context) error {
 	// ... forward the request to d.Address and stream the answer back ...
 	router.FirstToken(d, time.Since(began))
 	router.Finished(d, 42, 8) // output tokens, and prompt tokens the engine took from its cache
-	return nil
+
+	// A gateway that goes on has nothing to wait for; this one ends here.
+	flush, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return router.Flush(flush)
 }
