@@ -20,8 +20,9 @@ import (
 
 // cli is every command and flag.
 type cli struct {
-	Server  string        `help:"Address of the oracle." default:"127.0.0.1:7070" env:"KVORACLE_SERVER" placeholder:"HOST:PORT"`
-	Timeout time.Duration `help:"Longest wait for one answer." default:"5s" env:"KVORACLE_TIMEOUT"`
+	Config  kong.ConfigFlag `help:"YAML file with flags, each under its name; those of a command under the command's name." env:"KVORACLECTL_CONFIG" placeholder:"FILE"`
+	Server  string          `help:"Address of the oracle." default:"127.0.0.1:7070" env:"KVORACLE_SERVER" placeholder:"HOST:PORT"`
+	Timeout time.Duration   `help:"Longest wait for one answer." default:"5s" env:"KVORACLE_TIMEOUT"`
 
 	Route   routeCmd   `cmd:"" help:"Ask which worker should serve a prompt."`
 	Explain explainCmd `cmd:"" help:"Show why a recent decision was made, candidate by candidate."`
@@ -78,6 +79,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		kong.Writers(out, errs),
 		kong.Exit(func(n int) { exit, code = true, n }),
 		kong.UsageOnError(),
+		kong.Configuration(readConfig),
 	)
 	if err != nil {
 		fmt.Fprintln(errs, "kvoraclectl:", err)

@@ -165,3 +165,37 @@ func TestDemoPrintsItsTable(t *testing.T) {
 		t.Errorf("an unknown policy: %d\n%s", code, errs)
 	}
 }
+
+func TestConfigFile(t *testing.T) {
+	addr := live(t)
+	write := func(text string) string {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "ctl.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	good := write("server: " + addr + "\nworkers:\n  model: m\nroute:\n  deny: [w1, w2]\n")
+	if code, out, errs := ctl(t, "--config", good, "workers"); code != 0 || !strings.Contains(out, "no workers") {
+		t.Errorf("from the file: %d\n%s%s", code, out, errs)
+	}
+	// A flag and the environment win over the file.
+	if code, _, errs := ctl(t, "--config", good, "--server", "127.0.0.1:1", "--timeout", "1s", "workers"); code != 1 || !strings.Contains(errs, "Unavailable") {
+		t.Errorf("flag over file: %d\n%s", code, errs)
+	}
+	t.Setenv("KVORACLE_SERVER", "127.0.0.1:1")
+	if code, _, errs := ctl(t, "--config", good, "--timeout", "1s", "workers"); code != 1 || !strings.Contains(errs, "Unavailable") {
+		t.Errorf("environment over file: %d\n%s", code, errs)
+	}
+	for text, want := range map[string]string{
+		"sever: x\n":            "sever",
+		"workers:\n  mode: m\n": "mode",
+		"workers: m\n":          "workers",
+		"server: [\n":           "config",
+	} {
+		if code, _, errs := ctl(t, "--config", write(text), "workers"); code != 2 || !strings.Contains(errs, want) {
+			t.Errorf("%q: %d\n%s", text, code, errs)
+		}
+	}
+}
