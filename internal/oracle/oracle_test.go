@@ -663,3 +663,26 @@ func TestLongAndShortNameListsAgree(t *testing.T) {
 		}
 	}
 }
+
+func TestListImputesAsRouteDoes(t *testing.T) {
+	o := New(Config{}, nil)
+	for _, name := range []string{"w1", "w2"} {
+		open(t, o, name, 1, t0)
+	}
+	l, err := o.OpenLoad("w1", 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Sample(Sample{Running: Known(18)}, t0); err != nil {
+		t.Fatal(err)
+	}
+	one, err := o.Worker("w2", t0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []WorkerStatus{one, o.Workers("", t0)[1], o.Workers("m", t0)[1]} {
+		if got := w.Ranks[0].Load; w.Spec.Worker != "w2" || got.Confidence != Imputed || got.InFlight != 18 {
+			t.Errorf("%s, which said nothing: %v, %d in flight; want imputed, 18", w.Spec.Worker, got.Confidence, got.InFlight)
+		}
+	}
+}

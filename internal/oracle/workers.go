@@ -29,11 +29,27 @@ type WorkerStatus struct {
 
 // Worker shows one worker.
 func (o *Oracle) Worker(name string, now time.Time) (WorkerStatus, error) {
-	w := o.fleet.View().Worker(name)
+	view := o.fleet.View()
+	w := view.Worker(name)
 	if w == nil {
 		return WorkerStatus{}, workerUnknown(name)
 	}
-	return o.status(w, now), nil
+	loads := o.loads(view.Model(w.Model), now)
+	return o.status(w, loads, now), nil
+}
+
+// loads reads the load of a model's targets at one moment, so that what is imputed to the silent ones is what a Route
+// would impute.
+func (o *Oracle) loads(ws []*fleet.Worker, now time.Time) map[fleet.TargetID]load.State {
+	var ids []fleet.TargetID
+	for _, w := range ws {
+		ids = append(ids, w.Targets...)
+	}
+	out := make(map[fleet.TargetID]load.State, len(ids))
+	for i, st := range o.load.States(ids, now, nil) {
+		out[ids[i]] = st
+	}
+	return out
 }
 
 // View is one rank's contents at one moment.
@@ -70,23 +86,27 @@ func (o *Oracle) Verify(name string, rank int, now time.Time) (View, error) {
 
 // Workers shows all workers of a model (empty: of every model), ordered by name.
 func (o *Oracle) Workers(model string, now time.Time) []WorkerStatus {
-	ws := o.fleet.View().Workers()
+	view := o.fleet.View()
+	ws := view.Workers()
 	if model != "" {
-		ws = o.fleet.View().Model(model)
+		ws = view.Model(model)
 	}
+	loads := make(map[string]map[fleet.TargetID]load.State) // by model
 	out := make([]WorkerStatus, len(ws))
 	for i, w := range ws {
-		out[i] = o.status(w, now)
+		if loads[w.Model] == nil {
+			loads[w.Model] = o.loads(view.Model(w.Model), now)
+		}
+		out[i] = o.status(w, loads[w.Model], now)
 	}
 	return out
 }
 
-func (o *Oracle) status(w *fleet.Worker, now time.Time) WorkerStatus {
-	states := o.load.States(w.Targets, now, nil)
+func (o *Oracle) status(w *fleet.Worker, loads map[fleet.TargetID]load.State, now time.Time) WorkerStatus {
 	st := WorkerStatus{Worker: w, Ranks: make([]RankStatus, len(w.Targets))}
 	for i, id := range w.Targets {
 		r := &st.Ranks[i]
-		r.Load = states[i]
+		r.Load = loads[id]
 		r.BlocksAge = -1
 		f := o.feed(id)
 		if f == nil {
