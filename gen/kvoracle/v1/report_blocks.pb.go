@@ -1063,7 +1063,9 @@ func (x *BlockBatch) GetOps() []*BlockOp {
 // SnapshotBegin starts a full statement of the rank's contents. It is built aside; the former view stays until the end.
 type SnapshotBegin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The snapshot shows the state after this batch; live batches go on with sequence + 1 once it has ended.
+	// The snapshot shows the state after this batch; live batches go on with sequence + 1 once it has ended. A snapshot that
+	// shows changes which no batch has carried takes a number of its own, above the last batch's: under that batch's number
+	// a cut and a resume would lose them without a trace.
 	Sequence      uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
