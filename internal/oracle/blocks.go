@@ -378,12 +378,10 @@ func (s *BlockSession) SnapshotChunk(ops []Op, now time.Time) (Ack, error) {
 	}
 	f := s.f
 	defer f.mu.Unlock()
-	var d BlockCounters
 	if f.building == nil {
-		d.RefusedOps++
-		refusal := Refusal{Reason: RefusalSnapshot, Detail: "snapshot_chunk without snapshot_begin"}
-		return s.ack(d, []Refusal{refusal}, nil, now), nil
+		return s.unbegun("snapshot_chunk", now), nil
 	}
+	var d BlockCounters
 	refusals, _ := s.apply(f.building, 0, ops, &d)
 	for _, r := range refusals {
 		f.buildShort = f.buildShort || r.Reason == RefusalCapacity
@@ -401,12 +399,10 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 	}
 	f := s.f
 	defer f.mu.Unlock()
-	var d BlockCounters
 	if f.building == nil {
-		d.RefusedOps++
-		refusal := Refusal{Reason: RefusalSnapshot, Detail: "snapshot_end without snapshot_begin"}
-		return s.ack(d, []Refusal{refusal}, nil, now), nil
+		return s.unbegun("snapshot_end", now), nil
 	}
+	var d BlockCounters
 	held := heldBlocks(f.building)
 	if want != 0 && want != uint64(held) && !f.buildShort {
 		d.RefusedOps++
@@ -425,6 +421,12 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 	f.show(ledger)
 	d.Snapshots++
 	return s.ack(d, nil, nil, now), nil
+}
+
+// unbegun refuses a part of a snapshot that was never begun. The feed is locked.
+func (s *BlockSession) unbegun(part string, now time.Time) Ack {
+	refusal := Refusal{Reason: RefusalSnapshot, Detail: part + " without snapshot_begin"}
+	return s.ack(BlockCounters{RefusedOps: 1}, []Refusal{refusal}, nil, now)
 }
 
 // Digest compares what the reporter believes with what the oracle has understood, at the same moment.
