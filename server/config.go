@@ -67,6 +67,9 @@ type Config struct {
 	// StreamGrace is how long a target's blocks are trusted after its report stream was cut. 0: 10 s. At most
 	// WorkerLease.
 	StreamGrace time.Duration
+	// GatewayGrace is how long a gateway's bookings are kept after its last progress stream was cut. 0: 10 s. A gateway
+	// that comes back in time goes on where it was.
+	GatewayGrace time.Duration
 	// WorkerLease is how long a worker that has reported stays a candidate with no report stream open. 0: 60 s.
 	WorkerLease time.Duration
 	// Lease is how long a booking lives without news from its gateway. 0: 60 s. Shorter forgets live requests of gateways
@@ -82,6 +85,10 @@ type Config struct {
 	// MaxBlocks bounds the index, counting each block once per target that holds it. 0: 67,108,864. Each takes
 	// about 12 bytes where prefixes are shared and 16 where they are not.
 	MaxBlocks int
+	// Secret is mixed into every block id, so that ids mean nothing outside this deployment; at most 256 bytes. Reporters
+	// that compute ids need the same one (client.WithSecret); those that send tokens do not. Empty: none. It is never
+	// logged or shown.
+	Secret string
 	// StaleCredit is the share of a target's blocks that still counts when its reports are stale, above 0 to 1.
 	// 0: 0.5.
 	StaleCredit float64
@@ -115,6 +122,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxConnectionAgeGrace, 30*time.Second)
 	setDefault(&c.DrainTimeout, 10*time.Second)
 	setDefault(&c.StreamGrace, 10*time.Second)
+	setDefault(&c.GatewayGrace, 10*time.Second)
 	setDefault(&c.WorkerLease, time.Minute)
 	setDefault(&c.Lease, time.Minute)
 	setDefault(&c.ReportFresh, 10*time.Second)
@@ -141,13 +149,15 @@ func (c Config) limits() wire.Limits {
 func (c Config) oracle() oracle.Config {
 	p, _ := policy.ByName(c.Policy)
 	return oracle.Config{
-		Policy:      p,
-		MaxWorkers:  c.MaxWorkers,
-		Index:       index.Config{MaxBlocks: c.MaxBlocks},
-		Load:        load.Config{Lease: c.Lease, MaxReportAge: c.ReportFresh},
-		StaleCredit: c.StaleCredit,
-		StreamGrace: c.StreamGrace,
-		WorkerLease: c.WorkerLease,
-		GuessLinger: c.GuessLinger,
+		Policy:       p,
+		Secret:       c.Secret,
+		MaxWorkers:   c.MaxWorkers,
+		Index:        index.Config{MaxBlocks: c.MaxBlocks},
+		Load:         load.Config{Lease: c.Lease, MaxReportAge: c.ReportFresh},
+		StaleCredit:  c.StaleCredit,
+		StreamGrace:  c.StreamGrace,
+		GatewayGrace: c.GatewayGrace,
+		WorkerLease:  c.WorkerLease,
+		GuessLinger:  c.GuessLinger,
 	}
 }

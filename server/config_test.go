@@ -15,7 +15,7 @@ func TestDefaultsRun(t *testing.T) {
 		filled := reflect.ValueOf(c.withDefaults())
 		for _, f := range reflect.VisibleFields(filled.Type()) {
 			switch f.Name {
-			case "OpsListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall":
+			case "OpsListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret":
 				continue // zero means none or off
 			}
 			if filled.FieldByIndex(f.Index).IsZero() {
@@ -55,6 +55,9 @@ func TestContradictionsAreNamed(t *testing.T) {
 		{"negative", func(c *Config) { c.DrainTimeout = -1 }, []string{"DrainTimeout", "-1ns"}},
 		{"negative count", func(c *Config) { c.MaxBlocks = -3 }, []string{"MaxBlocks", "-3"}},
 		{"pings too fast", func(c *Config) { c.KeepaliveTime = time.Millisecond }, []string{"KeepaliveTime", "1ms", "1s"}},
+		{"gateway grace", func(c *Config) { c.GatewayGrace = -time.Second }, []string{"GatewayGrace", "-1s"}},
+		{"guess linger", func(c *Config) { c.GuessLinger = -time.Second }, []string{"GuessLinger", "-1s"}},
+		{"long secret", func(c *Config) { c.Secret = strings.Repeat("s", 257) }, []string{"Secret", "257", "256"}},
 		{"credit", func(c *Config) { c.StaleCredit = 1.5 }, []string{"StaleCredit", "1.5"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -97,5 +100,19 @@ func TestLoopback(t *testing.T) {
 	}
 	if err := (Config{Listen: "0.0.0.0:0", OpsListen: "[::]:7071", Insecure: true}).Validate(); err != nil {
 		t.Errorf("Insecure must allow it: %v", err)
+	}
+}
+
+func TestTheOracleGetsWhatIsSet(t *testing.T) {
+	got := Config{Secret: "s", GatewayGrace: 3 * time.Second, GuessLinger: 4 * time.Second}.withDefaults().oracle()
+	if got.Secret != "s" || got.GatewayGrace != 3*time.Second || got.GuessLinger != 4*time.Second {
+		t.Errorf("secret %q, gateway grace %v, guess linger %v", got.Secret, got.GatewayGrace, got.GuessLinger)
+	}
+}
+
+func TestALongSecretIsNotShown(t *testing.T) {
+	secret := strings.Repeat("hush", 100)
+	if err := (Config{Secret: secret}).Validate(); err == nil || strings.Contains(err.Error(), "hush") {
+		t.Errorf("got %v", err)
 	}
 }

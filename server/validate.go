@@ -12,6 +12,9 @@ import (
 	"github.com/kvoracle/kvoracle/internal/policy"
 )
 
+// maxSecret is the longest secret, in bytes: more than any key needs.
+const maxSecret = 256
+
 // faults collects what is wrong.
 type faults []error
 
@@ -30,6 +33,9 @@ func (c Config) Validate() error {
 	}
 	if !(c.StaleCredit > 0 && c.StaleCredit <= 1) {
 		f.add("StaleCredit: got %v, want above 0, to 1", c.StaleCredit)
+	}
+	if n := len(c.Secret); n > maxSecret {
+		f.add("Secret: got %d bytes, want at most %d", n, maxSecret) // its value is nobody's business
 	}
 	return errors.Join(f...)
 }
@@ -107,9 +113,11 @@ func (f *faults) durations(c *Config) {
 		{"DrainTimeout", c.DrainTimeout, 0},
 		{"SlowCall", c.SlowCall, 0},
 		{"StreamGrace", c.StreamGrace, 0},
+		{"GatewayGrace", c.GatewayGrace, 0},
 		{"WorkerLease", c.WorkerLease, 0},
 		{"Lease", c.Lease, 0},
 		{"ReportFresh", c.ReportFresh, 0},
+		{"GuessLinger", c.GuessLinger, 0},
 	} {
 		if d.value < d.least {
 			f.add("%s: got %v, want at least %v", d.field, d.value, d.least)

@@ -1,6 +1,7 @@
 package clienttest_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kvoracle/kvoracle/client"
 	"github.com/kvoracle/kvoracle/client/clienttest"
 	"github.com/kvoracle/kvoracle/server"
 
@@ -119,5 +121,53 @@ func TestServersConfiguration(t *testing.T) {
 	}
 	if _, err := clienttest.New(clienttest.WithConfig(func(c *server.Config) { c.Policy = "none such" })); err == nil {
 		t.Error("a bad configuration was taken")
+	}
+}
+
+// TestSecret: ids made with another secret, or with none, name nothing here; tokens need no secret at the reporter.
+func TestSecret(t *testing.T) {
+	o := clienttest.Start(t, clienttest.WithConfig(func(c *server.Config) { c.Secret = "deployment" }))
+	tokens := []uint32{1, 2, 3, 4}
+	for name, opts := range map[string][]client.ReporterOption{
+		"same":  {client.WithSecret("deployment")},
+		"other": {client.WithSecret("another")},
+		"none":  nil,
+	} {
+		r, err := client.NewReporter(o.Conn(), client.Worker{ID: name, Model: "m", BlockSize: 4, Repeats: client.RepeatsSet}, opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		if _, err := r.StoreTokens(client.Root(), tokens, client.Variant{}, client.TierDevice); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
+	res, err := kvoraclev1.NewRouteServiceClient(o.Conn()).Route(t.Context(), &kvoraclev1.RouteRequest{
+		Model: "m", DryRun: true, Explain: true,
+		Prompt: &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: tokens}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(res.GetCandidates()); n != 3 {
+		t.Errorf("%d candidates, want 3", n)
+	}
+	for _, c := range res.GetCandidates() {
+		want := uint64(0)
+		if c.GetTarget().GetWorkerId() == "same" {
+			want = 4
+		}
+		if got := c.GetMatched().GetDevice(); got != want {
+			t.Errorf("%s: %d tokens matched, want %d", c.GetTarget().GetWorkerId(), got, want)
+		}
 	}
 }

@@ -69,7 +69,9 @@ func (s *settings) groups() []group {
 			{"report-fresh", "how long a load sample is believed", span(&s.ReportFresh)},
 			{"guess-linger", "how long a finished request's blocks are expected unreported", span(&s.GuessLinger)},
 			{"stream-grace", "how long blocks are trusted after a report stream was cut", span(&s.StreamGrace)},
+			{"gateway-grace", "how long bookings are kept after their gateway's stream was cut", span(&s.GatewayGrace)},
 			{"worker-lease", "how long a worker stays a candidate without a report stream", span(&s.WorkerLease)},
+			{"secret", "mixed into block ids; better by environment or file than as a flag", str(&s.Secret)},
 			{"stale-credit", "share of a target's blocks that counts while its reports are stale", fraction(&s.StaleCredit)},
 		}},
 		{"How much it takes", []setting{

@@ -1,0 +1,109 @@
+package oracle
+
+import (
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
+)
+
+// maxRefusals bounds the refusals named in one ack; the counters have them all.
+const maxRefusals = 16
+
+// apply runs the operations in order on one ledger and says whether the view can no longer be trusted.
+func (s *BlockSession) apply(l *index.Ledger, seq uint64, ops []Op, d *BlockCounters) ([]Refusal, ResyncReason) {
+	var refusals []Refusal
+	resync := ResyncNone
+	for i := range ops {
+		op := &ops[i]
+		r := op.Refusal
+		switch op.Kind {
+		case OpStore:
+			r = s.store(l, op, d)
+		case OpRemove:
+			removed, unknown := l.Remove(op.IDs, op.Tier)
+			d.Removed += uint64(removed)
+			d.UnknownRemovals += uint64(unknown)
+			if op.Tier == fleet.Device {
+				s.f.o.guesses.evicted(s.f.target, op.IDs)
+			}
+		case OpClear:
+			if op.AllTier {
+				d.Removed += uint64(l.ClearAll())
+			} else {
+				d.Removed += uint64(l.Clear(op.Tier))
+			}
+			if op.AllTier || op.Tier == fleet.Device {
+				s.f.o.guesses.cleared(s.f.target)
+			}
+		case OpRefused:
+		}
+		if r.Reason == RefusalNone {
+			d.AppliedOps++
+			continue
+		}
+		d.RefusedOps++
+		if r.Reason == RefusalOrphansFull {
+			resync = ResyncOrphansFull
+		}
+		r.Sequence, r.Op = seq, i
+		if len(refusals) == maxRefusals {
+			refusals = refusals[1:]
+		}
+		refusals = append(refusals, r)
+	}
+	return refusals, resync
+}
+
+func (s *BlockSession) store(l *index.Ledger, op *Op, d *BlockCounters) Refusal {
+	ids := op.IDs
+	if op.Content == ContentLocals {
+		s.scratch = s.scratch[:0]
+		if op.IsRoot {
+			id := s.identity
+			id.LoRAName, id.LoRARevision, id.CacheSalt = op.LoRAName, op.LoRARevision, op.CacheSalt
+			s.scratch = block.AppendChain(s.scratch, id.Keyspace(), op.Locals)
+		} else {
+			s.scratch = block.AppendChainAfter(s.scratch, op.Parent, op.Locals)
+		}
+		ids = s.scratch
+	}
+	res := l.Store(index.Parent{ID: op.Parent, IsRoot: op.IsRoot}, ids, op.Tier)
+	d.Stored += uint64(res.Stored)
+	d.RepeatedStores += uint64(res.Repeated)
+	d.Orphans += uint64(res.Orphans)
+	switch res.Refused {
+	case index.None:
+		return Refusal{}
+	case index.SelfParent:
+		return Refusal{Reason: RefusalParentConflict, Detail: "store: a block is its own parent"}
+	case index.ParentConflict:
+		return Refusal{Reason: RefusalParentConflict, Detail: "store: a held block is named with another parent"}
+	case index.OrphansFull:
+		return Refusal{Reason: RefusalOrphansFull, Detail: "store.parent_block_id: not held, and too many orphans wait already"}
+	case index.Capacity:
+		return Refusal{Reason: RefusalCapacity, Detail: "store: the index is at its memory limit"}
+	case index.Dropped:
+		return Refusal{Reason: RefusalAwaitingSnapshot, Detail: "store: what the target held was dropped meanwhile"}
+	default:
+		return Refusal{Reason: RefusalMalformed, Detail: "store: " + res.Refused.String()}
+	}
+}
+
+// ack sums a message up and tells the observer. The feed is locked.
+func (s *BlockSession) ack(d BlockCounters, refusals []Refusal, resync *Resync, now time.Time) Ack {
+	s.counters.add(d)
+	f := s.f
+	f.sign()
+	f.o.obs.Blocks(d)
+	return Ack{
+		Applied:    f.applied,
+		Confidence: f.confidence(now),
+		Held:       heldBlocks(f.ledger),
+		Counters:   s.counters,
+		Refusals:   refusals,
+		Awaiting:   f.awaiting,
+		Resync:     resync,
+	}
+}

@@ -1,0 +1,133 @@
+package oracle
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
+)
+
+// fingerprints is how many applied batches a feed can recognise as repeats. An older repeat costs a snapshot.
+const fingerprints = 128
+
+// feed is the oracle's end of one target's block reports. It outlives streams: a reporter that comes back resumes it.
+//
+// mu is held while a message is applied. It is taken before the index's locks and never while the registry's or the
+// tracker's are held.
+type feed struct {
+	o      *Oracle
+	target fleet.TargetID
+
+	mu          sync.Mutex
+	incarnation uint64
+	ledger      *index.Ledger // visible; nil until the first snapshot or an empty start
+	building    *index.Ledger // snapshot under way; nil otherwise
+	buildingSeq uint64
+	buildShort  bool // the snapshot did not fit in memory: its count cannot match
+	counted     bool
+	applied     uint64 // highest batch applied in this incarnation
+	awaiting    bool   // a snapshot was asked for
+	session     *BlockSession
+	lostAt      time.Time // end of the last stream; zero while one is open or none ever was
+	gone        bool      // the worker was removed or reborn
+	trust       trust
+	recent      [fingerprints]struct{ seq, contents uint64 }
+
+	// What decisions read without waiting for a batch to be applied.
+	signs     atomic.Pointer[signs]
+	heardAt   atomic.Int64 // last message, Unix nanoseconds; 0: never
+	decisions atomic.Uint64
+}
+
+// signs is the part of a feed's state that confidence is made of. It never changes.
+type signs struct {
+	spoke    bool // some stream was opened in this life
+	awaiting bool
+	shown    bool // a ledger is visible
+	open     bool // a stream is open
+	lostAt   time.Time
+}
+
+// await stops applying until a snapshot comes.
+func (f *feed) await(reason ResyncReason) *Resync {
+	f.awaiting = true
+	f.o.obs.Resync(reason)
+	return &Resync{Reason: reason, Expected: f.applied + 1}
+}
+
+// show makes a ledger the target's visible one; what went before can no longer prove a repeat.
+func (f *feed) show(l *index.Ledger) {
+	f.o.index.Publish(l)
+	f.ledger = l
+	f.awaiting = false
+	clear(f.recent[:])
+}
+
+func (f *feed) dropSnapshot() {
+	if f.building != nil {
+		f.o.index.Discard(f.building)
+		f.building = nil
+	}
+	f.buildShort = false
+}
+
+// tell asks the open session for a snapshot from outside its stream.
+func (f *feed) tell(r *Resync) {
+	if f.session == nil {
+		return
+	}
+	select {
+	case f.session.resyncs <- r:
+	default: // the one before it is still on its way, and asks for the same
+	}
+}
+
+// kick ends the open session, if any.
+func (f *feed) kick(cause *Error) {
+	if f.session != nil {
+		f.session.cause = cause
+		close(f.session.kicked)
+		f.session = nil
+	}
+}
+
+// sign publishes what confidence is made of. The feed is locked.
+func (f *feed) sign() {
+	next := signs{
+		spoke: f.incarnation != 0, awaiting: f.awaiting, shown: f.ledger != nil,
+		open: f.session != nil, lostAt: f.lostAt,
+	}
+	if old := f.signs.Load(); old == nil || *old != next {
+		f.signs.Store(&next)
+	}
+}
+
+// confidence is the state said out loud. It takes no lock.
+func (f *feed) confidence(now time.Time) BlockConfidence {
+	s := f.signs.Load()
+	switch {
+	case s == nil || !s.spoke:
+		return Silent
+	case s.awaiting && !s.shown:
+		return Warming
+	case s.awaiting:
+		return Stale
+	case !s.open && now.Sub(s.lostAt) > f.o.cfg.StreamGrace:
+		return Stale
+	default:
+		return Fresh
+	}
+}
+
+func heldBlocks(l *index.Ledger) int {
+	if l == nil {
+		return 0
+	}
+	n := 0
+	for t := range fleet.Tier(fleet.NumTiers) {
+		n += l.Held(t)
+	}
+	return n
+}
