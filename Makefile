@@ -127,6 +127,15 @@ bench-index: ## Measure the prefix index against what is promised of it; INDEXFL
 	go -C bench build -o ../bin/ ./indexbench
 	bin/indexbench $(INDEXFLAGS)
 
+# Flags of the wire benchmark: WIREFLAGS='-rounds 1', WIREFLAGS='-only 512,hash'.
+WIREFLAGS ?=
+
+.PHONY: bench-wire
+bench-wire: ## Measure a decision over the wire against an echo, in processes of one core each (about 90 s)
+	mkdir -p bin
+	go -C bench build -o ../bin/ ./wirebench
+	bin/wirebench $(WIREFLAGS)
+
 # How long `make soak` compares.
 SOAK ?= 10m
 

@@ -53,7 +53,14 @@ type options struct {
 	log *slog.Logger
 	tel telemetry.Config
 	// auth is nil when everybody may call.
-	auth AuthFunc
+	auth     AuthFunc
+	services []service
+}
+
+// service is one of the embedder's own.
+type service struct {
+	desc *grpc.ServiceDesc
+	impl any
 }
 
 // WithLogger says where lines go. Default: nowhere, so that a library stays silent unless asked.
@@ -61,6 +68,12 @@ func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log
 
 // WithAuth asks f before each call except health checks. Default: everybody who can connect may call.
 func WithAuth(f AuthFunc) Option { return func(o *options) { o.auth = f } }
+
+// WithService serves a service of the embedder's own on the same port, behind the same interceptors, limits and codec. The
+// desc must name none that the server has itself. It may be given several times.
+func WithService(desc *grpc.ServiceDesc, impl any) Option {
+	return func(o *options) { o.services = append(o.services, service{desc, impl}) }
+}
 
 // WithMetricReader collects the server's metrics with r too, besides /metrics and the exporter that OTEL_METRICS_EXPORTER
 // names. The server shuts it down.
@@ -105,12 +118,12 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 	if err := tel.Watch(func() oracle.Stats { return s.oracle.Stats(time.Now()) }); err != nil {
 		return nil, errors.Join(err, tel.Shutdown(context.Background()))
 	}
-	s.grpc = s.newGRPC()
+	s.grpc = s.newGRPC(o.services)
 	return s, nil
 }
 
 // newGRPC makes the gRPC server and registers everything it serves.
-func (s *Server) newGRPC() *grpc.Server {
+func (s *Server) newGRPC(services []service) *grpc.Server {
 	c := &s.cfg
 	opts := append(s.interceptors(),
 		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
@@ -133,6 +146,9 @@ func (s *Server) newGRPC() *grpc.Server {
 	healthpb.RegisterHealthServer(g, s.health.rpc)
 	if c.Reflection {
 		reflection.Register(g)
+	}
+	for _, own := range services {
+		g.RegisterService(own.desc, own.impl)
 	}
 	return g
 }

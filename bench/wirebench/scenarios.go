@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+)
+
+const (
+	unsampled = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-00"
+	sampled   = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+)
+
+var scenarios = []scenario{
+	{"hash", hashing, []bar{
+		{name: "hash-16", limit: 8, unit: "ns a block of 16 tokens, chained"},
+		{name: "hash-64", unit: "ns a block of 64 tokens, chained"},
+	}},
+	{"512", small, []bar{
+		{name: "unary-512", limit: 1.20, unit: "x echo, server CPU"},
+		{name: "unary-512-us", unit: "us of server CPU a Route"},
+		{name: "unary-512-echo-us", unit: "us of server CPU an echo"},
+		{name: "unary-512-allocs", limit: 5, unit: "allocations beyond the echo's"},
+		{name: "unary-512-echo-allocs", unit: "allocations an echo"},
+		{name: "stream-512-rate", limit: 100_000, atLeast: true, unit: "decisions a second of the server's core"},
+		{name: "stream-512", limit: 1.4, unit: "x echo stream, server CPU"},
+		{name: "stream-512-echo-us", unit: "us of server CPU an echo"},
+		{name: "stream-512-clock", unit: "decisions a second of the clock"},
+		{name: "stream-32-hashes-rate", limit: 100_000, atLeast: true, unit: "decisions a second of the server's core"},
+		{name: "stream-32-hashes", limit: 1.4, unit: "x echo stream, server CPU"},
+	}},
+	{"workers", manyWorkers, []bar{
+		{name: "workers-1024", limit: 3, unit: "us more than with 64 workers, on a stream"},
+	}},
+	{"8192", medium, []bar{
+		{name: "unary-8192", limit: 1.25, unit: "x echo, server CPU"},
+		{name: "unary-8192-us", unit: "us of server CPU a Route"},
+		{name: "unary-8192-plain", limit: 0.5, unit: "x echo of gRPC out of the box, server CPU"},
+	}},
+	{"131072", large, []bar{
+		{name: "unary-131072", limit: 1.5, unit: "x echo, server CPU"},
+		{name: "unary-131072-us", unit: "us of server CPU a Route"},
+	}},
+	{"latency", latency, []bar{
+		{name: "latency-p99", limit: 2, unit: "x echo's p99, 5,000/s, 8,192 tokens, 20,000 blocks/s"},
+		{name: "latency-p99-us", unit: "us"},
+		{name: "latency-p50-us", unit: "us"},
+	}},
+	{"trace", tracing, []bar{
+		{name: "trace-unsampled", limit: 1.05, unit: "x untraced, server CPU"},
+		{name: "trace-sampled", limit: 12, unit: "us for the span"},
+	}},
+}
+
+func hashing(_ context.Context, b *bench) error {
+	tokens := prompt(0, 8192)
+	for _, size := range []int{16, 64} {
+		ids := make([]block.ID, 0, len(tokens)/size)
+		for range b.rounds {
+			const times = 2000
+			begin := time.Now()
+			for range times {
+				ids = block.AppendTokenChain(ids[:0], 1, tokens, size)
+			}
+			b.value(map[int]string{16: "hash-16", 64: "hash-64"}[size], float64(time.Since(begin).Nanoseconds())/times/float64(len(ids)))
+		}
+	}
+	return nil
+}
+
+// calls is how many calls a measurement may make before what it booked has to go: guesses are bounded, and a bounded
+// server would do less work than a real one.
+func calls(tokens int) int { return min(10_000, 900_000*blockSize/tokens) }
+
+func small(ctx context.Context, b *bench) error {
+	const tokens = 512
+	w, err := start(ctx, b.server, 64, tokens, false, b.profiles)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	asked, err := questions(tokens, false)
+	if err != nil {
+		return err
+	}
+	hashed, err := questions(tokens, true)
+	if err != nil {
+		return err
+	}
+	for round := range b.rounds + 1 {
+		echo, err := w.unary(ctx, w.raw, echoMethod, asked, 8, calls(tokens))
+		if err != nil {
+			return err
+		}
+		route, err := w.unary(ctx, w.raw, routeMethod, asked, 8, calls(tokens))
+		if err != nil {
+			return err
+		}
+		for _, s := range []struct {
+			name      string
+			questions [][]byte
+		}{{"stream-512", asked}, {"stream-32-hashes", hashed}} {
+			n := 2 * calls(tokens)
+			echo, err := w.stream(ctx, echoStreamMethod, s.questions, 64, n)
+			if err != nil {
+				return err
+			}
+			route, err := w.stream(ctx, routeStreamMethod, s.questions, 64, n)
+			if err != nil {
+				return err
+			}
+			if round == 0 {
+				continue // to get warm
+			}
+			b.value(s.name, route.cpu/echo.cpu)
+			b.value(s.name+"-rate", 1/route.cpu)
+			b.value(s.name+"-clock", route.rate)
+			b.value(s.name+"-echo-us", echo.cpu*1e6)
+		}
+		if round == 0 {
+			continue
+		}
+		b.value("unary-512", route.cpu/echo.cpu)
+		b.value("unary-512-us", route.cpu*1e6)
+		b.value("unary-512-echo-us", echo.cpu*1e6)
+		b.value("unary-512-allocs", route.mallocs-echo.mallocs)
+		b.value("unary-512-echo-allocs", echo.mallocs)
+	}
+	return nil
+}
+
+func manyWorkers(ctx context.Context, b *bench) error {
+	const tokens = 512
+	asked, err := questions(tokens, false)
+	if err != nil {
+		return err
+	}
+	few, err := start(ctx, b.server, 64, tokens, false, "")
+	if err != nil {
+		return err
+	}
+	defer few.stop()
+	many, err := start(ctx, b.server, 1024, tokens, false, b.profiles)
+	if err != nil {
+		return err
+	}
+	defer many.stop()
+	for round := range b.rounds + 1 {
+		one, err := few.stream(ctx, routeStreamMethod, asked, 64, calls(tokens))
+		if err != nil {
+			return err
+		}
+		other, err := many.stream(ctx, routeStreamMethod, asked, 64, calls(tokens))
+		if err != nil {
+			return err
+		}
+		if round > 0 {
+			b.value("workers-1024", (other.cpu-one.cpu)*1e6)
+		}
+	}
+	return nil
+}
+
+func medium(ctx context.Context, b *bench) error { return long(ctx, b, 8192, "unary-8192") }
+
+func large(ctx context.Context, b *bench) error { return long(ctx, b, 131_072, "unary-131072") }
+
+// long is unary calls with prompts that cost more than the call itself.
+func long(ctx context.Context, b *bench, tokens int, name string) error {
+	w, err := start(ctx, b.server, 64, tokens, false, b.profiles)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	asked, err := questions(tokens, false)
+	if err != nil {
+		return err
+	}
+	for round := range b.rounds + 1 {
+		var echo, route, plain float64
+		for range 3 {
+			e, err := w.unary(ctx, w.raw, echoMethod, asked, 8, calls(tokens))
+			if err != nil {
+				return err
+			}
+			r, err := w.unary(ctx, w.raw, routeMethod, asked, 8, calls(tokens))
+			if err != nil {
+				return err
+			}
+			p, err := w.unary(ctx, w.plain, plainMethod, asked, 8, calls(tokens))
+			if err != nil {
+				return err
+			}
+			echo, route, plain = echo+e.cpu, route+r.cpu, plain+p.cpu
+		}
+		if round > 0 {
+			b.value(name, route/echo)
+			b.value(name+"-us", route/3*1e6)
+			b.value(name+"-plain", route/plain)
+		}
+	}
+	return nil
+}
+
+func latency(ctx context.Context, b *bench) error {
+	const tokens = 8192
+	w, err := start(ctx, b.server, 64, tokens, false, b.profiles)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	asked, err := questions(tokens, false)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := w.reports(ctx, 20_000); err != nil {
+		return err
+	}
+	for range b.rounds {
+		echo, err := w.openLoop(ctx, echoMethod, asked, 5000, time.Second)
+		if err != nil {
+			return err
+		}
+		route, err := w.openLoop(ctx, routeMethod, asked, 5000, time.Second)
+		if err != nil {
+			return err
+		}
+		p99 := percentile(route, 0.99)
+		b.value("latency-p99", float64(p99)/float64(percentile(echo, 0.99)))
+		b.value("latency-p99-us", float64(p99.Microseconds()))
+		b.value("latency-p50-us", float64(percentile(route, 0.5).Microseconds()))
+	}
+	return nil
+}
+
+func percentile(all []time.Duration, p float64) time.Duration {
+	slices.Sort(all)
+	return all[min(int(p*float64(len(all))), len(all)-1)]
+}
+
+func tracing(ctx context.Context, b *bench) error {
+	const tokens = 512
+	asked, err := questions(tokens, false)
+	if err != nil {
+		return err
+	}
+	off, err := start(ctx, b.server, 64, tokens, false, "")
+	if err != nil {
+		return err
+	}
+	defer off.stop()
+	on, err := start(ctx, b.server, 64, tokens, true, b.profiles)
+	if err != nil {
+		return err
+	}
+	defer on.stop()
+	quietly := metadata.AppendToOutgoingContext(ctx, "traceparent", unsampled)
+	loudly := metadata.AppendToOutgoingContext(ctx, "traceparent", sampled)
+	for round := range b.rounds + 1 {
+		plain, err := off.unary(quietly, off.raw, routeMethod, asked, 8, calls(tokens))
+		if err != nil {
+			return err
+		}
+		not, err := on.unary(quietly, on.raw, routeMethod, asked, 8, calls(tokens))
+		if err != nil {
+			return err
+		}
+		span, err := on.unary(loudly, on.raw, routeMethod, asked, 8, calls(tokens))
+		if err != nil {
+			return err
+		}
+		if round > 0 {
+			b.value("trace-unsampled", not.cpu/plain.cpu)
+			b.value("trace-sampled", (span.cpu-not.cpu)*1e6)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"go.opentelemetry.io/otel/sdk/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/kvoracle/kvoracle/server"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// serve is the measured process: the real server, an echo beside it on the same port, and on a second port the same echo
+// on a gRPC server as it comes out of the box. It ends when its input does.
+func serve(core int, traced bool, profiles string) error {
+	runtime.GOMAXPROCS(1)
+	if err := pin(core); err != nil {
+		fmt.Fprintln(os.Stderr, "not pinned:", err)
+	}
+	cfg := server.DefaultConfig()
+	cfg.Listen, cfg.OpsListen = "127.0.0.1:0", ""
+	opts := []server.Option{server.WithService(&echoService, echo{})}
+	if traced {
+		opts = append(opts, server.WithSpanProcessor(dropped{}))
+	}
+	s, err := server.New(cfg, opts...)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := s.Listen(ctx); err != nil {
+		return err
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	plain := grpc.NewServer(grpc.MaxRecvMsgSize(cfg.MaxPromptTokens*4 + 64<<10))
+	plain.RegisterService(&plainService, echo{})
+	go func() { _ = plain.Serve(lis) }()
+	if profiles != "" {
+		runtime.SetMutexProfileFraction(100)
+		mux := http.NewServeMux()
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		go func() { _ = http.ListenAndServe(profiles, mux) }()
+	}
+	fmt.Printf("listening %s %s\n", s.Addr(), lis.Addr())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+		plain.Stop()
+	}()
+	return s.Run(ctx)
+}
+
+// echo answers each question with the same answer.
+type echo struct{}
+
+var answer = &kvoraclev1.RouteResponse{
+	DecisionId:   "0123456789abcdef",
+	Target:       &kvoraclev1.Target{WorkerId: "worker-0042", Address: "10.0.0.42:8000"},
+	Matched:      &kvoraclev1.TokensByTier{Device: 256},
+	PromptTokens: 512, PredictedTtftSeconds: 0.0125, Policy: "least_time", Reason: kvoraclev1.ChoiceReason_CHOICE_REASON_LEAST_COST,
+	Confidence: &kvoraclev1.Confidence{
+		Blocks: kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_FRESH, Load: kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_BOOKED_ONLY,
+	},
+	Alternatives: []*kvoraclev1.Alternative{
+		{Target: &kvoraclev1.Target{WorkerId: "worker-0007", Address: "10.0.0.7:8000"}, Matched: &kvoraclev1.TokensByTier{Device: 128}, PredictedTtftSeconds: 0.0135},
+		{Target: &kvoraclev1.Target{WorkerId: "worker-0008", Address: "10.0.0.8:8000"}, Matched: &kvoraclev1.TokensByTier{Device: 128}, PredictedTtftSeconds: 0.0145},
+	},
+	LeaseSeconds: 60,
+}
+
+const (
+	echoName  = "kvoracle.bench.Echo"
+	plainName = "kvoracle.bench.PlainEcho"
+)
+
+// echoService takes the question as Route does.
+var echoService = grpc.ServiceDesc{
+	ServiceName: echoName,
+	HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{
+		{MethodName: "Route", Handler: unary("/"+echoName+"/Route", func() any { return new(kvoraclev1.RouteRequest) }, func(any) any { return answer })},
+		{MethodName: "Usage", Handler: unary("/"+echoName+"/Usage", func() any { return new(emptypb.Empty) }, func(any) any { return usage() })},
+	},
+	Streams: []grpc.StreamDesc{{StreamName: "Stream", ClientStreams: true, ServerStreams: true, Handler: echoStream}},
+}
+
+var plainService = grpc.ServiceDesc{
+	ServiceName: plainName,
+	HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{
+		{MethodName: "Route", Handler: unary("/"+plainName+"/Route", func() any { return new(kvoraclev1.RouteRequest) }, func(any) any { return answer })},
+	},
+}
+
+func unary(name string, newIn func() any, reply func(any) any) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
+		in := newIn()
+		if err := dec(in); err != nil {
+			return nil, err
+		}
+		if chain == nil {
+			return reply(in), nil
+		}
+		return chain(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: name}, func(context.Context, any) (any, error) {
+			return reply(in), nil
+		})
+	}
+}
+
+func echoStream(_ any, s grpc.ServerStream) error {
+	for {
+		in := new(kvoraclev1.RouteStreamRequest)
+		if err := s.RecvMsg(in); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		out := &kvoraclev1.RouteStreamResponse{Tag: in.GetTag(), Result: &kvoraclev1.RouteStreamResponse_Response{Response: answer}}
+		if err := s.SendMsg(out); err != nil {
+			return err
+		}
+	}
+}
+
+// usage is what the process has used so far: processor seconds, allocations, and what it has in memory, in bytes.
+func usage() *structpb.ListValue {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	l, _ := structpb.NewList([]any{
+		float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9, float64(m.Mallocs), float64(resident()),
+	})
+	return l
+}
+
+// resident is the process's resident memory in bytes, 0 where the system does not say.
+func resident() (bytes int64) {
+	stat, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	var size, pages int64
+	if _, err := fmt.Sscan(strings.TrimSpace(string(stat)), &size, &pages); err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// dropped is a span processor that keeps nothing: the cost of making spans, without that of sending them.
+type dropped struct{}
+
+// OnStart implements trace.SpanProcessor.
+func (dropped) OnStart(context.Context, trace.ReadWriteSpan) {}
+
+// OnEnd implements trace.SpanProcessor.
+func (dropped) OnEnd(trace.ReadOnlySpan) {}
+
+// Shutdown implements trace.SpanProcessor.
+func (dropped) Shutdown(context.Context) error { return nil }
+
+// ForceFlush implements trace.SpanProcessor.
+func (dropped) ForceFlush(context.Context) error { return nil }
