@@ -310,7 +310,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	}
 	req := policy.Request{
 		PromptTokens: r.Prompt.Length, ExpectedOutput: expected, Turn: o.turn, Seed: o.turn * 0x9E3779B97F4A7C15,
-		Places: r.MaxAlternatives + 1,
+		Places: r.MaxAlternatives + 1, Head: head(&w.prompts[0]),
 	}
 	if r.Explain {
 		req.Places = 0
@@ -369,6 +369,18 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	return a, nil
 }
 
+// head names the first headTokens of a prompt, or as many of them as are full blocks; 0: not one is.
+func head(p *promptAt) uint64 {
+	n := min(max(headTokens/p.size, 1), len(p.chain))
+	if n == 0 {
+		return 0
+	}
+	return uint64(p.chain[n-1])
+}
+
+// headTokens is where prompts that differ behind it still count as alike.
+const headTokens = 2048
+
 // sameLife reports whether two moments show the same life of a worker.
 func sameLife(a, b *fleet.Worker) bool { return a.Life == b.Life }
 
@@ -412,6 +424,8 @@ func (o *Oracle) look(view *fleet.View, r *RouteRequest, now time.Time, w *work)
 			Prefilling:       c.state.Prefilling,
 			Decoding:         c.state.Decoding,
 			PendingPrefill:   c.state.PendingPrefillSeconds,
+			PendingTokens:    c.state.PendingPrefillTokens,
+			Waiting:          c.state.Prefilling,
 			Held:             c.held.Total(),
 			Shared:           c.shared,
 			ActiveTokens:     c.state.ActiveTokens,

@@ -16,6 +16,9 @@ type Request struct {
 	Seed uint64
 	// Turn is the number of decisions taken so far. Only round robin uses it.
 	Turn uint64
+	// Head names the prompt's first tokens: prompts that begin alike have the same. Only ConsistentHash uses it. 0: the
+	// prompt is too short to have one.
+	Head uint64
 	// Places is how many leading places of Decision.Order the caller will read; 0: all. LeastTime and LeastLoaded leave
 	// the places after them unranked, which is much cheaper in a large fleet. Best and Reason do not depend on it.
 	Places int
@@ -41,6 +44,11 @@ type Candidate struct {
 	InFlight, Prefilling, Decoding int
 	// PendingPrefill is the work of the requests without a first token, in seconds.
 	PendingPrefill float64
+	// PendingTokens is the same work in prompt tokens that have to be computed. Only BlockCost uses it.
+	PendingTokens float64
+	// Waiting is the number of requests in the engine's own queue; a caller that is not told gives Prefilling. Only
+	// WeightedScorers uses it.
+	Waiting int
 	// ActiveTokens is the KV length of the requests in flight, each counted in full: what decoding has to read.
 	ActiveTokens float64
 	// HeldTokens is the memory of the requests in flight in KV tokens, shared prefixes counted once. 0: ActiveTokens.
@@ -54,6 +62,15 @@ type Candidate struct {
 	UnreportedTokens float64
 	// LastChosen is the number of the decision that chose it last; 0: never chosen.
 	LastChosen uint64
+	// MatchedAt is the number of the decision that last sent it a prompt with the part it holds of this one; 0: not known,
+	// LastChosen stands for it. Only CacheAware uses it.
+	MatchedAt uint64
+	// LastCold is the number of the decision that last sent it a prompt nobody held any of; 0: not known, LastChosen stands
+	// for it. Only WeightedScorers uses it.
+	LastCold uint64
+	// RecentWork is the work sent there within the last three minutes, finished or not, in seconds; 0: none, or not known,
+	// PendingPrefill stands for it. Only ExploitExplore uses it.
+	RecentWork float64
 	// SameSession says that it served the request's session last.
 	SameSession bool
 	// Cost is what work costs there; nil: DefaultCostModel.
@@ -94,7 +111,7 @@ type Score struct {
 	// Terms are filled by every policy, so that any decision can be explained in seconds.
 	Terms Terms
 	// Cost is what the policy compared: Terms.Sum() for LeastTime, requests in flight for the load policies, the place
-	// in the order for the policies that compare nothing.
+	// in the order for the policies that compare nothing; the others say it in their comment.
 	Cost float64
 	// TTFT is the predicted time to first token in seconds.
 	TTFT float64
@@ -180,10 +197,13 @@ func (r Reason) String() string {
 
 // Names lists the policies that ByName knows, the default first.
 func Names() []string {
-	return []string{"least_time", "least_loaded", "power_of_two", "round_robin", "random"}
+	return []string{
+		"least_time", "least_loaded", "power_of_two", "round_robin", "random",
+		"consistent_hash", "cache_aware", "weighted_scorers", "block_cost", "exploit_explore",
+	}
 }
 
-// ByName gives a policy by its stable name.
+// ByName gives a policy by its stable name, with its default parameters.
 func ByName(name string) (Policy, bool) {
 	switch name {
 	case "least_time":
@@ -196,6 +216,16 @@ func ByName(name string) (Policy, bool) {
 		return RoundRobin{}, true
 	case "random":
 		return Random{}, true
+	case "consistent_hash":
+		return DefaultConsistentHash(), true
+	case "cache_aware":
+		return DefaultCacheAware(), true
+	case "weighted_scorers":
+		return DefaultWeightedScorers(), true
+	case "block_cost":
+		return DefaultBlockCost(), true
+	case "exploit_explore":
+		return DefaultExploitExplore(), true
 	default:
 		return nil, false
 	}

@@ -20,11 +20,12 @@ var update = flag.Bool("update", false, "rewrite the answers in testdata")
 //	block N                  tokens in a block from here on; lengths may be given in blocks, as "10b"
 //	workers N [field=value]  a new fleet w0..wN-1, all alike
 //	worker wI field=value    change one; fields are those of Candidate in lower case
-//	route field=value        choose: prompt, out, seed, turn, policy; "shared" is the head that all prompts like it have
+//	route field=value        choose: prompt, out, seed, head, policy; "shared" is the head that all prompts like it have
 //	  times=N                do it N times and print who was chosen and why
 //	  book                   book each on the target chosen, as the oracle would
 //	  free                   and end it before the next
 //	  explain                print the terms of all candidates in order
+//	  costs                  print only what was compared
 //	done wI                  the prefills on a worker end, their shared heads are cached from now on
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -103,6 +104,10 @@ func (w *world) do(f []string, out *strings.Builder) error {
 		c.Prefilling, c.Decoding = int(number("prefilling", float64(c.Prefilling))), int(number("decoding", float64(c.Decoding)))
 		c.InFlight = int(number("inflight", float64(c.Prefilling+c.Decoding)))
 		c.PendingPrefill, c.ActiveTokens = number("pending", c.PendingPrefill), number("active", c.ActiveTokens)
+		c.PendingTokens, c.HeldTokens = number("pendingtokens", c.PendingTokens), number("heldtokens", c.HeldTokens)
+		c.Waiting, c.Shared = int(number("waiting", float64(c.Waiting))), int(number("shared", float64(c.Shared)))
+		c.MatchedAt, c.LastCold = uint64(number("matchedat", float64(c.MatchedAt))), uint64(number("lastcold", float64(c.LastCold)))
+		c.RecentWork = number("recent", c.RecentWork)
 		c.KVUsed, c.LastChosen = number("kvused", c.KVUsed), uint64(number("lastchosen", float64(c.LastChosen)))
 		c.SameSession = c.SameSession != flags["session"]
 	}
@@ -132,6 +137,7 @@ func (w *world) do(f []string, out *strings.Builder) error {
 		c.Cached[0], c.Expected = max(c.Cached[0], w.heads[i]), 0
 	case "route":
 		req := Request{PromptTokens: int(number("prompt", 0)), ExpectedOutput: number("out", 200), Seed: uint64(number("seed", 0))}
+		req.Head = uint64(number("head", 0))
 		name, times, shared := "least_time", int(number("times", 1)), int(number("shared", 0))
 		if v, ok := args["policy"]; ok {
 			name = v
@@ -192,6 +198,13 @@ func (w *world) route(out *strings.Builder, p Policy, req Request, times, shared
 			if n > 0 {
 				fmt.Fprintf(out, " %v=%d", Reason(r), n)
 			}
+		}
+		out.WriteString("\n")
+	}
+	if flags["costs"] {
+		out.WriteString(">")
+		for _, i := range d.Order {
+			fmt.Fprintf(out, " w%d=%.6g", i, d.Scores[i].Cost)
 		}
 		out.WriteString("\n")
 	}

@@ -63,7 +63,7 @@ func (s *settings) groups() []group {
 			{"reflection", "show the schema to tools like grpcurl", yes(&s.Reflection)},
 		}},
 		{"How it decides", []setting{
-			{"policy", "least_time, least_loaded, power_of_two, round_robin or random", str(&s.Policy)},
+			{"policy", "how it chooses; others are for comparison, a wrong name lists them", str(&s.Policy)},
 			{"expected-workers", "be ready once so many workers have reported; 0: at once", number(&s.ExpectedWorkers)},
 			{"lease", "life of a booking without news from its gateway", span(&s.Lease)},
 			{"report-fresh", "how long a load sample is believed", span(&s.ReportFresh)},
