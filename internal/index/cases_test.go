@@ -406,15 +406,19 @@ func TestChurnLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// B108: a full index refuses what is new and keeps what it has, whole and from the head, on every run. It does not evict.
-func TestFullIndexKeepsHeads(t *testing.T) {
+// B108: what does not fit drives out the deepest block that has gone unused longest, never a head before its tail, on
+// every run the same. Who has most gives.
+func TestFullIndexGivesUpTails(t *testing.T) {
 	for range 20 {
 		f := &fleetOf{t: t, ix: New(Config{MaxBlocks: 3})}
 		for _, line := range []string{
 			"w1 SET", "w2 SET", "w1 +[A AB ABC] => stored 3",
-			"w1 +[D] => capacity", "w2 +[A] => capacity",
-			"ABC: w1=3", "D:", "w1 size 3",
-			"w1 -[ABC] => removed 1", "w1 +[D] => stored 1", "ABC: w1=2", "D: w1=1",
+			"w1 +[D] => stored 1", "ABC: w1=2", "D: w1=1", "w1 size 3",
+			"w2 +[A] => stored 1", "ABC: w1=1 w2=1", "D: w1=1",
+			"w1 -[ABC] => unknown 1", "w2 -[A] => removed 1", "w1 +[E] => stored 1", "A: w1=1", "D: w1=1", "E: w1=1",
+			// A chain does not drive out what it follows, nor an orphan anybody: their tails are the first to go.
+			"w1 -[D] => removed 1", "w1 -[E] => removed 1", "w1 +[AB ABC ABCD] => stored 2, capacity", "ABCD: w1=3",
+			"w1 +[XY] => capacity", "w1 +[ABCD] => capacity", "ABCD: w1=3",
 		} {
 			f.run(line)
 		}

@@ -61,6 +61,15 @@
 //
 // An operation on a ledger has taken effect when it returns, and a refused one was never seen.
 //
+// # When it is full
+//
+// The ledger that has most gives up its deepest, least recently used blocks; evict.go says in which order and why. It
+// keeps a digest of what was told and is not held, so that a reporter's own digest can still be compared, and says that
+// it is partial until that is empty or the ledger is replaced. What it credits is true all the same. Recency is a coarse
+// clock's value in each part, written by stores and by Touch, which the one who uses a match calls; Match writes nothing.
+//
+//	told(tier) = held(tier) + lost(tier); partial = lost is not empty
+//
 // # Locks
 //
 // Match takes none and writes only to a cache line of its core's. Writers, in this order:
@@ -80,10 +89,10 @@
 //	id            8    and about 0.7 for pieces not full, freed or waiting
 //	location      6.3  5.3 in lines that are 74 to 92 % full
 //	segment       0.5  64 for each, with the member of a single holder
-//	part          0.35 44 for each
+//	part          0.4  48 for each
 //	together     15.9  16.5 measured, the process and its runtime included
 //
-// Another holder of the same block costs a member of two words and a part, 60 bytes for up to 512 blocks. The published
+// Another holder of the same block costs a member of two words and a part, 64 bytes for up to 512 blocks. The published
 // gate, 35 % of holder-blocks with 8 holders and 15 % with 64, has 0.65 different blocks for each holder-block, which gives
 // 0.65 x 15 + 1 = 11; a hole adds about 110 bytes to its part.
 //
@@ -91,7 +100,9 @@
 // 64 and one for each segment in longer chains. Store and Remove: a look-up for each new block, none for those that follow
 // each other in memory; two locks for each segment touched. A hole or its repair costs the spans of its part and one step
 // for each part of the same ledger behind it. Drop: a new view, a bit for each slot. A table grows by a line in eight to a
-// line in four of each group, under its own lock: a 256th of all locations moves while others go on.
+// line in four of each group, under its own lock: a 256th of all locations moves while others go on. Making room: a look at
+// each ledger's size and one at each part of the one that gives, for at least a 64th of what that has; only its own
+// operations wait meanwhile.
 //
 // The arenas' memory is kept for reuse and not given back to the system. Tables and the parts of ledgers are.
 package index

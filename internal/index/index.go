@@ -18,7 +18,8 @@ const (
 type Config struct {
 	// MaxBlocks bounds the entries of all ledgers together: visible ones, ones built aside, and dropped ones that
 	// Reclaim has not reached. An entry is a block that one target holds, in whatever tiers, or a parent that was named
-	// but is not held. About 10 to 16 bytes each in long chains; see doc.go. 0: 64 Mi; at most 2^31-1.
+	// but is not held. About 10 to 16 bytes each in long chains; see doc.go. Beyond it the largest ledgers give up
+	// blocks; see evict.go. 0: 64 Mi; at most 2^31-1.
 	MaxBlocks int
 	// MaxOrphans bounds, for each visible ledger, the blocks that were stored under a parent which was not there and
 	// still is not. 0: 4,096.
@@ -53,10 +54,15 @@ type Index struct {
 	garbage    garbage
 	view       atomic.Pointer[[]uint64] // a bit for each slot: its ledger is visible. Never changed, only replaced.
 
+	clock   atomic.Uint32 // see SetClock
+	evicted atomic.Uint64 // see Evicted
+
 	mu      sync.Mutex // for what follows, and for replacing view
 	slots   int        // slots ever in use at once
 	free    []slot     // unused ones
 	visible map[fleet.TargetID]*Ledger
+	living  []*Ledger // visible or aside
+	born    uint64    // ledgers ever made
 
 	_      [64]byte
 	shards [numShards]shard
@@ -116,6 +122,9 @@ func (ix *Index) NewLedger(t fleet.TargetID, counted bool) *Ledger {
 		// A million ledgers at once: this one takes nothing.
 		l.isDead, l.phase = true, dropped
 	}
+	ix.born++
+	l.serial, l.livingAt = ix.born, len(ix.living)
+	ix.living = append(ix.living, l)
 	l.key = newMember(t, l.slot, 0, 0)
 	l.reset()
 	return l

@@ -2,6 +2,7 @@ package index
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
@@ -26,7 +27,13 @@ type Ledger struct {
 	slot      slot
 	key       member // what its members have in common
 	isCounted bool
-	phase     phase // guarded by ix.mu
+	serial    uint64 // in the order they were made
+	phase     phase  // guarded by ix.mu, as is the next
+	livingAt  int    // place in ix.living
+
+	size      atomic.Int64  // entries, for others
+	isPartial atomic.Bool   // lost is not empty
+	evictions atomic.Uint64 // see Evicted
 
 	mu        sync.Mutex
 	isDead    bool // dropped; what it had is garbage
@@ -44,6 +51,7 @@ type Ledger struct {
 	orphans   int
 	waiting   int // orphans that count against the limit
 	digests   [fleet.NumTiers]Digest
+	lost      [fleet.NumTiers]Digest // told and not held, because the index was full; see Told
 }
 
 // reset empties the ledger without a look at what was there.
@@ -54,7 +62,9 @@ func (l *Ledger) reset() {
 	l.strays = make(map[block.ID]int32)
 	l.last = place{}
 	l.held, l.entries, l.orphans, l.waiting = 0, 0, 0, 0
-	l.digests = [fleet.NumTiers]Digest{}
+	l.digests, l.lost = [fleet.NumTiers]Digest{}, [fleet.NumTiers]Digest{}
+	l.isPartial.Store(false)
+	l.resize()
 }
 
 // Remove takes blocks out of a tier; in a counted ledger one copy of each. It returns how many the tier holds no longer
@@ -76,12 +86,14 @@ func (l *Ledger) Remove(ids []block.ID, tier fleet.Tier) (removed, unknown int) 
 		}
 		if at.part == 0 {
 			unknown++
+			l.regain(id, tier)
 			continue
 		}
 		l.last = at
 		copies, waiting := l.how(at)
 		if copies[tier] == 0 {
 			unknown++
+			l.regain(id, tier)
 			continue
 		}
 		copies[tier]--
@@ -92,6 +104,7 @@ func (l *Ledger) Remove(ids []block.ID, tier fleet.Tier) (removed, unknown int) 
 		l.change(at, id, copies, waiting)
 	}
 	l.settle()
+	l.resize()
 	l.ix.budget.give(before - l.entries)
 	return removed, unknown
 }
@@ -149,6 +162,9 @@ func (l *Ledger) Clear(tier fleet.Tier) int {
 		}
 	}
 	l.settle()
+	l.resize()
+	l.lost[tier] = Digest{}
+	l.heal()
 	l.ix.budget.give(before - l.entries)
 	return n
 }

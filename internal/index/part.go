@@ -22,6 +22,7 @@ type part struct {
 	prev    uint32 // sibling
 	plain   uint16 // leading blocks held once in the device; if hasSpans is not set, all there is
 	held    uint16
+	stamp   uint32 // clock when last stored into or touched
 	waits   uint16 // held blocks that wait
 	kidMost uint16 // no kid hangs on a later block
 	joined  uint16 // connected, as above, when last settled
@@ -80,7 +81,7 @@ func (l *Ledger) newPart(h handle) uint32 {
 		}
 		l.parts = append(l.parts, part{})
 	}
-	l.parts[i] = part{segment: h, flags: inUse}
+	l.parts[i] = part{segment: h, stamp: l.ix.clock.Load(), flags: inUse}
 	return i
 }
 

@@ -20,6 +20,14 @@ type remains struct {
 
 // retire kills a ledger that has just lost its owner, queues what it had, and returns how many blocks it held.
 func (ix *Index) retire(l *Ledger) int {
+	ix.mu.Lock()
+	last := len(ix.living) - 1
+	ix.living[l.livingAt] = ix.living[last]
+	ix.living[l.livingAt].livingAt = l.livingAt
+	ix.living[last] = nil
+	ix.living = ix.living[:last]
+	ix.mu.Unlock()
+
 	l.mu.Lock()
 	// A store that was waiting for the lock finds the ledger dead; one that came before is in the parts. Either way
 	// nothing is added to the lists under this slot from here on.

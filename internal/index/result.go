@@ -23,7 +23,8 @@ const (
 	ParentConflict
 	// OrphansFull: the parent is not there and too many blocks wait for theirs already. Nothing was applied.
 	OrphansFull
-	// Capacity: the index is full. The first StoreResult.Stored + Repeated blocks of the list were applied.
+	// Capacity: the index is full and nobody has less reason to keep what it has. The first StoreResult.Stored + Repeated
+	// blocks of the list were applied; the ledger is partial.
 	Capacity
 	// Dropped: the ledger was dropped, replaced or discarded. Nothing was applied.
 	Dropped

@@ -130,6 +130,8 @@ func (s *script) step() {
 			s.storeHonest(p)
 		case n < 52:
 			s.storeAny(p)
+		case n < 54:
+			s.restore(p)
 		case n < 97:
 			s.remove(p)
 		case n < 99:
@@ -264,6 +266,17 @@ func (s *script) store(p pair, parent Parent, ids []block.ID) {
 	s.counts["repeated"] += got.Repeated
 }
 
+// restore brings back what is missing of the first blocks of a chain.
+func (s *script) restore(p pair) {
+	way := s.way(s.choose.below(scriptNodes))
+	s.note("target %d: restore %v", p.twin.target, way)
+	got, want := p.real.Restore(way), s.twin.restore(p.twin, way)
+	if got != want {
+		s.failf("Restore = %d, want %d", got, want)
+	}
+	s.counts["restored"] += got
+}
+
 func (s *script) remove(p pair) {
 	var ids []block.ID
 	way := s.way(s.choose.below(scriptNodes))
@@ -311,6 +324,16 @@ func (s *script) compareLedger(p pair) {
 		if got, want := p.real.Held(t), len(p.twin.copies[t]); got != want {
 			s.failf("target %d, %v: held %d, want %d", p.twin.target, t, got, want)
 		}
+	}
+	for t := range fleet.Tier(fleet.NumTiers) {
+		d := p.twin.digest(t)
+		want := Digest{d.Count + p.twin.lost[t].Count, d.XOR ^ p.twin.lost[t].XOR, d.Sum + p.twin.lost[t].Sum}
+		if got := p.real.Told(t); got != want {
+			s.failf("target %d, %v: told %+v, want %+v", p.twin.target, t, got, want)
+		}
+	}
+	if got, want := p.real.IsPartial(), p.twin.isPartial(); got != want {
+		s.failf("target %d: partial %v, want %v", p.twin.target, got, want)
 	}
 	if got, want := p.real.Orphans(), p.twin.orphans(); got != want {
 		s.failf("target %d: %d orphans, want %d", p.twin.target, got, want)
@@ -383,6 +406,7 @@ func (s *script) compareAll() {
 	}
 	s.checkInvariants(all)
 	for _, p := range all {
+		s.compareLedger(p)
 		var have [fleet.NumTiers]map[block.ID]int
 		for t := range have {
 			have[t] = make(map[block.ID]int)
@@ -423,6 +447,7 @@ func (s *script) checkInvariants(all []pair) {
 // finish empties everything and looks for what is left.
 func (s *script) finish() {
 	s.compareAll()
+	s.counts["evicted"] += int(s.ix.Evicted())
 	for t := range fleet.TargetID(scriptTargets) {
 		s.ix.Drop(t)
 	}

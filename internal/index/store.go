@@ -26,8 +26,12 @@ const isAgain = math.MaxUint32
 // its predecessor is the same block told twice.
 //
 // If p is a block that is not held, or one that is itself an orphan, the blocks are kept as orphans. A refused store
-// changes nothing, except that Capacity may stop in the middle.
+// changes nothing, except that Capacity may stop in the middle. When the index is full, room is made first; see evict.go.
 func (l *Ledger) Store(p Parent, ids []block.ID, tier fleet.Tier) StoreResult {
+	return l.store(p, ids, tier, false)
+}
+
+func (l *Ledger) store(p Parent, ids []block.ID, tier fleet.Tier, isRestored bool) StoreResult {
 	if len(ids) == 0 || tier >= fleet.NumTiers {
 		return StoreResult{}
 	}
@@ -40,25 +44,39 @@ func (l *Ledger) Store(p Parent, ids []block.ID, tier fleet.Tier) StoreResult {
 	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isDead {
-		return StoreResult{Refused: Dropped}
-	}
-	q.warmth += l.ix.warm(ids[:min(len(ids), warmMost)])
-	up := l.seek(p)
-	// Nothing that Match can see changes before the whole list is known to be good.
-	pl := &q.plan
-	refused := l.check(pl, up, p, ids, math.MaxInt)
-	room := 0
-	if pl.costs > 0 {
-		room = l.ix.room(q, pl.costs)
-	}
-	if room < pl.costs {
-		refused = l.check(pl, up, p, ids, room)
-		ids = ids[:len(pl.held)]
-	}
-	isJoined := p.IsRoot || up.part != 0 && l.parts[up.part].isJoined(up.index)
-	if refused != ParentConflict && l.isLimited && !isJoined && pl.fresh > 0 && l.waiting+pl.fresh > l.ix.maxOrphans {
-		refused = OrphansFull
+	var up place
+	var isJoined bool
+	var refused Refusal
+	pl, room := &q.plan, 0
+	for round := 0; ; round++ {
+		if l.isDead {
+			l.ix.budget.give(room)
+			return StoreResult{Refused: Dropped}
+		}
+		q.warmth += l.ix.warm(ids[:min(len(ids), warmMost)])
+		up = l.seek(p)
+		// Nothing that Match can see changes before the whole list is known to be good.
+		refused = l.check(pl, up, p, ids, math.MaxInt)
+		isJoined = p.IsRoot || up.part != 0 && l.parts[up.part].isJoined(up.index)
+		if refused == None && l.isLimited && !isJoined && pl.fresh > 0 && l.waiting+pl.fresh > l.ix.maxOrphans {
+			if refused = OrphansFull; l.isPartial.Load() {
+				// Their parents may have been driven out: a snapshot would not help.
+				refused, ids, pl.costs = Capacity, l.forgo(ids, 0, tier), 0
+			}
+		}
+		if refused != None || pl.costs <= room {
+			break
+		}
+		// Only once: while readers come and go there may be garbage that cannot be had yet.
+		room += l.ix.room(q, pl.costs-room, round == 0)
+		if pl.costs <= room {
+			break
+		}
+		if round == giveRounds || !l.makeRoom(q, room, pl.costs-room, pl.keep(up), !isJoined) {
+			refused = l.check(pl, up, p, ids, room)
+			ids = l.forgo(ids, len(pl.held), tier)
+			break
+		}
 	}
 	if refused != None && refused != Capacity {
 		l.ix.budget.give(room)
@@ -66,11 +84,52 @@ func (l *Ledger) Store(p Parent, ids []block.ID, tier fleet.Tier) StoreResult {
 	}
 	before := l.entries
 	r := l.apply(pl, up, p, ids, tier, !isJoined)
-	if r.Refused == None {
+	switch done := r.Stored + r.Repeated; {
+	case r.Refused == None:
 		r.Refused = refused
+	case done < len(ids):
+		ids = l.forgo(ids, done, tier)
 	}
+	if isRestored {
+		for n := range ids[:r.Stored+r.Repeated] {
+			if pl.held[n].part == 0 {
+				l.regain(ids[n], tier)
+			}
+		}
+	}
+	l.resize()
 	l.ix.budget.give(room - (l.entries - before))
 	return r
+}
+
+// forgo leaves out all of a list but the first n, and notes that they are not held. Some may be held in another tier.
+func (l *Ledger) forgo(ids []block.ID, n int, tier fleet.Tier) []block.ID {
+	lost := uint64(0)
+	for _, id := range ids[n:] {
+		if at := l.find(id); at.part != 0 {
+			if copies, _ := l.how(at); copies[tier] > 0 {
+				continue
+			}
+		}
+		l.lose(id, tier)
+		lost++
+	}
+	l.evictions.Add(lost)
+	l.ix.evicted.Add(lost)
+	return ids[:n]
+}
+
+// keep is the place of the last block that the new ones follow.
+func (pl *plan) keep(up place) place {
+	for _, at := range pl.held {
+		if at.part == 0 {
+			break
+		}
+		if at.part != isAgain {
+			up = at
+		}
+	}
+	return up
 }
 
 // seek finds the parent, first where the last operation ended.
@@ -286,16 +345,16 @@ func (l *Ledger) again(r *StoreResult, at place, id block.ID, tier fleet.Tier) {
 	l.soil(at.part)
 }
 
-// room grants up to want entries. When there are none, what dropped ledgers still hold is freed first: a store is not
-// refused for the sake of garbage.
-func (ix *Index) room(q *query, want int) int {
+// room grants up to want entries. When there are none, what dropped ledgers still hold is freed first, if need be after
+// the readers that are under way: a store is not refused for the sake of garbage.
+func (ix *Index) room(q *query, want int, isPatient bool) int {
 	got := ix.budget.take(want)
 	for tries := 0; got < want; {
 		// The caller has found nothing yet that it could lose by coming in again, and would be in its own way.
 		q.reader.enter(&ix.epochs)
 		n := ix.reclaim(1024)
 		if n == 0 {
-			if tries++; tries > 1000 || !ix.hasGarbage() {
+			if tries++; tries > 100 || !isPatient || !ix.hasGarbage() {
 				break
 			}
 			runtime.Gosched() // a Match is under way

@@ -24,6 +24,7 @@ type twinLedger struct {
 	copies    [fleet.NumTiers]map[block.ID]int
 	parent    map[block.ID]Parent
 	waiting   map[block.ID]bool // orphans that count against the limit
+	lost      [fleet.NumTiers]Digest
 }
 
 func newTwin(maxBlocks, maxOrphans int) *twin {
@@ -43,6 +44,7 @@ func (l *twinLedger) reset() {
 	}
 	l.parent = make(map[block.ID]Parent)
 	l.waiting = make(map[block.ID]bool)
+	l.lost = [fleet.NumTiers]Digest{}
 }
 
 func (w *twin) forget(l *twinLedger) {
@@ -94,41 +96,63 @@ func (w *twin) store(l *twinLedger, p Parent, ids []block.ID, tier fleet.Tier) S
 	if !p.IsRoot && p.ID == ids[0] {
 		return StoreResult{Refused: SelfParent}
 	}
-	after := make(map[block.ID]Parent)
-	maps.Copy(after, l.parent)
-	all := known(after)
-	room := w.maxBlocks - w.entries()
-	fits := func(id block.ID) bool {
-		if !all[id] {
-			all[id] = true
-			room--
-		}
-		return room >= 0
-	}
+	var after map[block.ID]Parent
 	refused := None
-	done := 0
-	if !p.IsRoot && !fits(p.ID) {
-		refused = Capacity
-		ids = nil
-	}
-	for n, id := range ids {
-		if n > 0 && id == ids[n-1] {
-			done++
-			continue
+	done := len(ids)
+	for {
+		after = make(map[block.ID]Parent)
+		maps.Copy(after, l.parent)
+		all := known(after)
+		costs := 0
+		need := func(id block.ID) {
+			if !all[id] {
+				all[id] = true
+				costs++
+			}
 		}
-		if !fits(id) {
-			refused = Capacity
+		if !p.IsRoot {
+			need(p.ID)
+		}
+		for n, id := range ids {
+			if n > 0 && id == ids[n-1] {
+				continue
+			}
+			need(id)
+			q := p
+			if n > 0 {
+				q = Parent{ID: ids[n-1]}
+			}
+			if old, ok := after[id]; ok && old != q {
+				return StoreResult{Refused: ParentConflict}
+			}
+			after[id] = q
+		}
+		isOrphan := !p.IsRoot && !l.isConnected(p.ID)
+		if fresh := len(after) - len(l.parent); l.isLimited && isOrphan && fresh > 0 && len(l.waiting)+fresh > w.maxOrphans {
+			if !l.isPartial() {
+				return StoreResult{Refused: OrphansFull}
+			}
+			refused, done = Capacity, 0
 			break
 		}
-		q := p
-		if n > 0 {
-			q = Parent{ID: ids[n-1]}
+		room := min(costs, w.maxBlocks-w.entries())
+		if costs <= room {
+			break
 		}
-		if old, ok := after[id]; ok && old != q {
-			return StoreResult{Refused: ParentConflict}
+		if !w.makeRoom(l, p, ids, room, costs-room, isOrphan) {
+			refused, done = Capacity, l.fitting(p, ids, room)
+			break
 		}
-		after[id] = q
-		done++
+	}
+	for _, id := range ids[done:] {
+		if l.copies[tier][id] == 0 {
+			l.lost[tier].add(id)
+		}
+	}
+	for id := range after {
+		if _, ok := l.parent[id]; !ok && !slices.Contains(ids[:done], id) {
+			delete(after, id)
+		}
 	}
 	ids = ids[:done]
 
@@ -138,17 +162,12 @@ func (w *twin) store(l *twinLedger, p Parent, ids []block.ID, tier fleet.Tier) S
 			fresh = append(fresh, id)
 		}
 	}
-	was := l.parent
 	l.parent = after
 	var orphans []block.ID
 	for _, id := range fresh {
 		if !l.isConnected(id) {
 			orphans = append(orphans, id)
 		}
-	}
-	if l.isLimited && len(orphans) > 0 && len(l.waiting)+len(orphans) > w.maxOrphans {
-		l.parent = was
-		return StoreResult{Refused: OrphansFull}
 	}
 	r := StoreResult{Refused: refused, Orphans: len(orphans)}
 	for _, id := range ids {
@@ -212,6 +231,9 @@ func (l *twinLedger) remove(ids []block.ID, tier fleet.Tier) (removed, unknown i
 		switch n {
 		case 0:
 			unknown++
+			if l.lost[tier].Count > 0 {
+				l.lost[tier].remove(id)
+			}
 		case 1:
 			removed++
 			delete(l.copies[tier], id)
@@ -227,6 +249,7 @@ func (l *twinLedger) clear(tier fleet.Tier) int {
 	n := len(l.copies[tier])
 	clear(l.copies[tier])
 	l.tidy()
+	l.lost[tier] = Digest{}
 	return n
 }
 
