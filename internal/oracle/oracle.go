@@ -105,6 +105,8 @@ type Oracle struct {
 	nextID   uint64
 	sessions *lru
 	history  *history
+	markets  map[string]*policy.Market // by model
+	born     time.Time                 // the first decision; clock 0 of the markets
 
 	work sync.Pool // of *work
 }
@@ -128,6 +130,7 @@ func New(cfg Config, obs Observer) *Oracle {
 		nextID:   firstDecision(),
 		gateways: gateways{known: make(map[string]*gateway)},
 		sessions: newLRU(cfg.Sessions),
+		markets:  make(map[string]*policy.Market),
 		history:  newHistory(cfg.HistoryDecisions, cfg.HistoryRows),
 	}
 	for class, m := range cfg.Costs {

@@ -310,7 +310,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	}
 	req := policy.Request{
 		PromptTokens: r.Prompt.Length, ExpectedOutput: expected, Turn: o.turn, Seed: o.turn * 0x9E3779B97F4A7C15,
-		Places: r.MaxAlternatives + 1, Head: head(&w.prompts[0]),
+		Places: r.MaxAlternatives + 1, Head: head(&w.prompts[0]), Prices: o.prices(r.Model, w.cands, now),
 	}
 	if r.Explain {
 		req.Places = 0

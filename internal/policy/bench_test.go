@@ -65,3 +65,26 @@ func BenchmarkChooseIdle(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPick is the quick way over the same fleets; half of the holders hold what the others do too.
+func BenchmarkPick(b *testing.B) {
+	for _, n := range []int{8, 64, 1024} {
+		for _, idle := range []bool{false, true} {
+			b.Run(fmt.Sprintf("candidates=%d/idle=%t", n, idle), func(b *testing.B) {
+				req, cands := benchFleet(n)
+				if idle {
+					for i := range cands {
+						cands[i] = Candidate{Target: target(i), LastChosen: uint64(i * 7919 % n)}
+					}
+				}
+				req.Places = 3
+				table, _ := tableOf(req, cands)
+				var d Pick
+				b.ReportAllocs()
+				for b.Loop() {
+					LeastTime{}.Pick(req, table, &d)
+				}
+			})
+		}
+	}
+}

@@ -67,6 +67,8 @@ const (
 	// MaxTerm is the greatest value of one cost term in seconds: some 30,000 years.
 	MaxTerm = 1e12
 
+	memoryFull = 0.95 // share of KV memory from which on it is short
+
 	maxRate   = 1e3  // seconds a token
 	maxTokens = 1e15 // tokens, requests
 )

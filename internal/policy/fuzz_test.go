@@ -53,10 +53,18 @@ func FuzzChoose(f *testing.F) {
 			p.Choose(req, cands, &d)
 			checkDecision(t, p, req, cands, &d)
 		}
-		p := LeastTime{Gamma: active, Alpha: pending, Delta: used}
+		p := DefaultLeastTime()
+		req.Prices = Prices{Prefill: active, Stall: pending, Decode: used}
 		var d Decision
 		p.Choose(req, cands, &d)
 		checkDecision(t, p, req, cands, &d)
+		table, sorted := tableOf(req, cands)
+		p.Choose(req, sorted, &d)
+		var quick Pick
+		p.Pick(req, table, &quick)
+		if quick.Top[0].Member != d.Best || quick.Reason != d.Reason {
+			t.Fatalf("Pick chose %+v, Choose %d for %v", quick, d.Best, d.Reason)
+		}
 		if v := model.PrefillTime(prompt, cached); !(v >= 0 && v <= MaxTerm) {
 			t.Errorf("PrefillTime(%d, %d) = %v", prompt, cached, v)
 		}
@@ -99,8 +107,9 @@ func checkDecision(t *testing.T, p Policy, req *Request, cands []Candidate, d *D
 	}
 	if _, ok := p.(LeastTime); ok {
 		for i := range d.Scores {
-			if s := &d.Scores[i]; s.Cost != s.Terms.Sum() || s.TTFT > s.Cost {
-				t.Fatalf("candidate %d: cost is not the sum of terms, or ttft above it: %+v", i, *s)
+			s := &d.Scores[i]
+			if sum := s.Terms.Sum(); sum < MaxTerm && math.Abs(s.Cost-sum) > 1e-9*sum {
+				t.Fatalf("candidate %d: cost is not the sum of terms %v: %+v", i, sum, *s)
 			}
 		}
 	}

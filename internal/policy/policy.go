@@ -19,6 +19,8 @@ type Request struct {
 	// Head names the prompt's first tokens: prompts that begin alike have the same. Only ConsistentHash uses it. 0: the
 	// prompt is too short to have one.
 	Head uint64
+	// Prices is what scarce things cost everyone else now. Only LeastTime compares by it.
+	Prices Prices
 	// Places is how many leading places of Decision.Order the caller will read; 0: all. LeastTime and LeastLoaded leave
 	// the places after them unranked, which is much cheaper in a large fleet. Best and Reason do not depend on it.
 	Places int
@@ -53,8 +55,7 @@ type Candidate struct {
 	ActiveTokens float64
 	// HeldTokens is the memory of the requests in flight in KV tokens, shared prefixes counted once. 0: ActiveTokens.
 	HeldTokens float64
-	// OutputToCome is the number of output tokens the requests in flight are still expected to make. 0: Decoding times
-	// Request.ExpectedOutput.
+	// OutputToCome is the number of output tokens the requests in flight are still expected to make.
 	OutputToCome float64
 	// KVUsed is the share of KV memory in use as the engine reports it, 0 to 1; below 0: not known.
 	KVUsed float64
@@ -75,6 +76,16 @@ type Candidate struct {
 	SameSession bool
 	// Cost is what work costs there; nil: DefaultCostModel.
 	Cost *CostModel
+}
+
+// model is the candidate's cost model with every field in range.
+func (c *Candidate) model() CostModel {
+	m := c.Cost
+	if m == nil {
+		fallback := DefaultCostModel()
+		m = &fallback
+	}
+	return m.clamped()
 }
 
 // Terms are the summands of a candidate's cost in seconds, named as in the explanation of a decision. Each is finite
@@ -110,8 +121,8 @@ func (t *Terms) ttft() float64 {
 type Score struct {
 	// Terms are filled by every policy, so that any decision can be explained in seconds.
 	Terms Terms
-	// Cost is what the policy compared: Terms.Sum() for LeastTime, requests in flight for the load policies, the place
-	// in the order for the policies that compare nothing; the others say it in their comment.
+	// Cost is what the policy compared: the sum of the terms for LeastTime, up to rounding; requests in flight for the
+	// load policies, the place in the order for the policies that compare nothing; the others say it in their comment.
 	Cost float64
 	// TTFT is the predicted time to first token in seconds.
 	TTFT float64

@@ -169,7 +169,7 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 		}
 		c.InFlight = c.Prefilling + c.Decoding
 		req := &Request{PromptTokens: 4400 + r.IntN(5000), ExpectedOutput: r.Float64() * 500}
-		held, read, toCome := c.ActiveTokens, c.ActiveTokens, float64(c.Decoding)*req.ExpectedOutput
+		held, read, toCome := c.ActiveTokens, c.ActiveTokens, 0.0
 		if r.IntN(2) == 0 {
 			c.HeldTokens = 1 + r.Float64()*100_000
 			held = c.HeldTokens
@@ -183,8 +183,9 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 			held = math.Max(0, c.KVUsed*float64(m.KVTokens)+c.UnreportedTokens)
 			read = math.Max(read, held)
 		}
-		p := LeastTime{Gamma: r.Float64() * 4, Alpha: r.Float64(), Delta: r.Float64()}
-		p.Choose(req, []Candidate{c}, &d)
+		p := Prices{Prefill: r.Float64() * 4, Stall: r.Float64(), Decode: r.Float64()}
+		req.Prices = p
+		DefaultLeastTime().Choose(req, []Candidate{c}, &d)
 
 		cached := c.Cached[0] + c.Cached[1] + c.Cached[2] + c.Cached[3]
 		ctx := float64(cached + c.Expected)
@@ -195,9 +196,9 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 		step := 3e-3 + load
 		want := Terms{
 			Queue:    c.PendingPrefill,
-			Prefill:  own + (1+math.Ceil((c.PendingPrefill+own)/(22e-6*float64(m.ChunkTokens))))*step,
-			Fleet:    p.Gamma*own + p.Alpha*own*s,
-			Decode:   p.Delta * req.ExpectedOutput * load,
+			Prefill:  own + (1+(c.PendingPrefill+own)/(22e-6*float64(m.ChunkTokens)))*step,
+			Fleet:    p.Prefill*own + p.Stall*own*s,
+			Decode:   p.Decode * req.ExpectedOutput * load,
 			Transfer: float64(c.Cached[1])*5.2e-6 + float64(c.Cached[2])*18.7e-6 + float64(c.Cached[3])*13.1e-6,
 		}
 		kv := float64(m.KVTokens)
@@ -223,6 +224,7 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 			{got.Cost, wantTTFT + want.Fleet + want.Decode},
 			{float64(got.Uncached), tokens},
 			{float64(got.Cached), float64(cached)},
+			{slowRowCost(NewRow(&c, p), NewHolder(req.PromptTokens, &c), req), wantTTFT + want.Fleet + want.Decode},
 			{m.PrefillTime(got.Uncached, int(ctx)), own},
 		} {
 			if math.Abs(v[0]-v[1]) > 1e-9*(1+math.Abs(v[1])) {
@@ -235,6 +237,14 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 	}
 }
 
+// slowRowCost is the formula of Row's comment.
+func slowRowCost(r Row, h Holder, req *Request) float64 {
+	n, prompt, out := float64(h.Uncached), float64(req.PromptTokens), req.ExpectedOutput
+	pairs := n * (prompt - n + n/2)
+	over := math.Max(0, prompt-float64(h.Shared)+out-r.Room)
+	return r.Base + out*r.PerOut + (r.Stretch+req.Prices.Prefill)*(r.PerToken*n+r.PerPair*pairs) + out*r.PerOver*over + h.Transfer
+}
+
 // TestCostIsMonotone: more cached on the device never costs more; more of anything else never costs less.
 func TestCostIsMonotone(t *testing.T) {
 	r := newRand(3)
@@ -245,7 +255,10 @@ func TestCostIsMonotone(t *testing.T) {
 		return d.Scores[0].Cost
 	}
 	for range 5_000 {
-		req := &Request{PromptTokens: 1 + r.IntN(50_000), ExpectedOutput: r.Float64() * 1000}
+		req := &Request{
+			PromptTokens: 1 + r.IntN(50_000), ExpectedOutput: r.Float64() * 1000,
+			Prices: Prices{r.Float64() * 3, r.Float64() * 0.2, r.Float64() * 0.3},
+		}
 		c := Candidate{
 			Cached:         [fleet.NumTiers]int{r.IntN(20_000), 0, 0, 0},
 			Decoding:       r.IntN(300),

@@ -20,7 +20,8 @@ var update = flag.Bool("update", false, "rewrite the answers in testdata")
 //	block N                  tokens in a block from here on; lengths may be given in blocks, as "10b"
 //	workers N [field=value]  a new fleet w0..wN-1, all alike
 //	worker wI field=value    change one; fields are those of Candidate in lower case
-//	route field=value        choose: prompt, out, seed, head, policy; "shared" is the head that all prompts like it have
+//	route field=value        choose: prompt, out, seed, head, policy; "price" is that of prefill, "shared" the head that all
+//	                         prompts like it have
 //	  times=N                do it N times and print who was chosen and why
 //	  book                   book each on the target chosen, as the oracle would
 //	  free                   and end it before the next
@@ -138,6 +139,7 @@ func (w *world) do(f []string, out *strings.Builder) error {
 	case "route":
 		req := Request{PromptTokens: int(number("prompt", 0)), ExpectedOutput: number("out", 200), Seed: uint64(number("seed", 0))}
 		req.Head = uint64(number("head", 0))
+		req.Prices.Prefill = number("price", MinPrefillPrice)
 		name, times, shared := "least_time", int(number("times", 1)), int(number("shared", 0))
 		if v, ok := args["policy"]; ok {
 			name = v

@@ -1,0 +1,230 @@
+package policy
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+)
+
+// Table is what Pick chooses from. It only borrows the slices.
+type Table struct {
+	// Rows and Chosen are indexed by TargetID: the load, and the number of the decision that chose the target last (0:
+	// never chosen).
+	Rows   []Row
+	Chosen []uint64
+	// Members are the candidates in ascending order.
+	Members []fleet.TargetID
+	// Holders say who of the members holds something of the prompt, in ascending order. Others hold nothing.
+	Holders []Holder
+	// Session is the target that served the request's session last, if HasSession.
+	Session    fleet.TargetID
+	HasSession bool
+}
+
+// Pick is what LeastTime chose from a Table. The caller owns it and may reuse it.
+type Pick struct {
+	// Top are the best candidates, best first, Request.Places of them or all.
+	Top []Picked
+	// Reason says what set the first apart from the second.
+	Reason Reason
+
+	costs []float64 // of the members
+	pos   []int32   // places of the holders among the members
+}
+
+// Picked is one candidate of a Pick.
+type Picked struct {
+	// Member is its place in Table.Members.
+	Member int
+	// Cost is the sum of its terms in seconds.
+	Cost float64
+
+	holder int32 // its place in Table.Holders, or -1
+}
+
+// Pick chooses as Choose does, but reads rows: first the cost of every member, one line of memory and a few products
+// each, then the few that can be among the first. It allocates only when a slice of d lacks capacity. Request.Places 0
+// ranks all. Without members Top is empty.
+func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
+	d.Top, d.Reason = d.Top[:0], 0
+	if len(t.Members) == 0 {
+		return
+	}
+	least := d.price(req, t)
+
+	places := req.Places
+	if places <= 0 {
+		places = len(t.Members)
+	}
+	keep := min(max(places, 2), len(t.Members)) // the reason compares the first two
+	costs := d.costs
+	for i := range costs[:keep] {
+		d.keep(req, t, least, i, keep)
+	}
+	limit, last := d.last(least), &d.Top[keep-1] // what costs more cannot be among them
+	plain := len(d.pos) == 0 && !t.HasSession
+	for i := keep; i < len(costs); i++ {
+		if costs[i] > limit || (plain && last.Cost-least <= TieBand && t.yields(i, last.Member)) {
+			continue
+		}
+		d.keep(req, t, least, i, keep)
+		limit = d.last(least)
+	}
+
+	switch {
+	case len(d.Top) == 1:
+		d.Reason = OnlyCandidate
+	case d.Top[1].Cost-least > TieBand:
+		d.Reason = LeastCost
+	default:
+		_, d.Reason = t.tieBreak(req, &d.Top[0], &d.Top[1])
+	}
+	d.Top = d.Top[:min(places, len(d.Top))]
+}
+
+// last is the greatest cost that can still be among the kept.
+func (d *Pick) last(least float64) float64 {
+	return max(d.Top[len(d.Top)-1].Cost, math.Nextafter(least+TieBand, math.Inf(1)))
+}
+
+// yields reports that member i ranks behind an earlier one that it ties with, where nobody holds anything and there is
+// no session: what remains of the tie rules.
+func (t *Table) yields(i, earlier int) bool {
+	a, b := t.Members[i], t.Members[earlier]
+	x, y := t.Rows[a].InFlight, t.Rows[b].InFlight
+	return x > y || x == y && t.Chosen[a] >= t.Chosen[b]
+}
+
+// keep inserts member i among the kept, if it is one of them.
+func (d *Pick) keep(req *Request, t *Table, least float64, i, keep int) {
+	v := Picked{Member: i, Cost: d.costs[i], holder: -1}
+	if len(d.pos) > 0 {
+		if k, ok := slices.BinarySearch(d.pos, int32(i)); ok {
+			v.holder = int32(k)
+		}
+	}
+	if len(d.Top) == keep {
+		if !t.before(req, least, &v, &d.Top[keep-1]) {
+			return
+		}
+		d.Top = d.Top[:keep-1]
+	}
+	j := len(d.Top)
+	d.Top = append(d.Top, v)
+	for ; j > 0 && t.before(req, least, &v, &d.Top[j-1]); j-- {
+		d.Top[j] = d.Top[j-1]
+	}
+	d.Top[j] = v
+}
+
+// price fills d.costs and d.pos and returns the least cost.
+func (d *Pick) price(req *Request, t *Table) float64 {
+	prompt := float64(max(req.PromptTokens, 0))
+	out := within(req.ExpectedOutput, maxTokens)
+	g := within(req.Prices.Prefill, maxRate)
+	whole, need := pairsOf(prompt, 0), prompt+out
+
+	d.costs = slices.Grow(d.costs[:0], len(t.Members))[:len(t.Members)]
+	costs, rows := d.costs, t.Rows
+	for i, id := range t.Members {
+		r := &rows[id]
+		// Row.cost, written out: it is too large to be inlined.
+		cost := r.Base + out*r.PerOut + (r.Stretch+g)*(r.PerToken*prompt+r.PerPair*whole)
+		if over := need - r.Room; over > 0 {
+			cost += out * r.PerOver * over
+		}
+		costs[i] = cost
+	}
+
+	d.pos = d.pos[:0]
+	from := 0
+	for k := range t.Holders {
+		h := &t.Holders[k]
+		at := t.find(h.Target, from)
+		d.pos = append(d.pos, int32(at))
+		from = at + 1
+		n := float64(h.Uncached)
+		costs[at] = rows[h.Target].cost(out, g, n, pairsOf(n, prompt-n), prompt-float64(h.Shared)+out) + h.Transfer
+	}
+
+	least := costs[0]
+	for _, c := range costs[1:] {
+		if c < least {
+			least = c
+		}
+	}
+	return least
+}
+
+// find is the place of a member at or after from. It is looked for at double the distance each time, which is quick both
+// when everybody holds something and when few do.
+func (t *Table) find(id fleet.TargetID, from int) int {
+	if at := from + int(id) - int(t.Members[from]); at < len(t.Members) && t.Members[at] == id {
+		return at // ids without gaps
+	}
+	step, lo, hi := 1, from, from
+	for hi < len(t.Members) && t.Members[hi] < id {
+		lo, hi = hi+1, hi+step
+		step *= 2
+	}
+	i, _ := slices.BinarySearch(t.Members[lo:min(hi, len(t.Members)-1)+1], id)
+	return lo + i
+}
+
+// before is the ranking of the package comment for a and b, with the least cost of all.
+func (t *Table) before(req *Request, least float64, a, b *Picked) bool {
+	tiedA, tiedB := a.Cost-least <= TieBand, b.Cost-least <= TieBand
+	switch {
+	case tiedA && tiedB:
+		order, _ := t.tieBreak(req, a, b)
+		return order < 0
+	case tiedA != tiedB:
+		return tiedA
+	case a.Cost != b.Cost:
+		return a.Cost < b.Cost
+	default:
+		return a.Member < b.Member
+	}
+}
+
+// tieBreak is tieBreak of the candidates, from rows and holders.
+func (t *Table) tieBreak(req *Request, a, b *Picked) (int, Reason) {
+	if a.holder >= 0 || b.holder >= 0 {
+		ha, hb := t.holder(req, a), t.holder(req, b)
+		if o := cmp.Compare(ha.Uncached, hb.Uncached); o != 0 {
+			return o, TieDeeperMatch
+		}
+		if o := cmp.Compare(hb.Cached, ha.Cached); o != 0 {
+			return o, TieDeeperMatch
+		}
+		if o := cmp.Compare(hb.Held, ha.Held); o != 0 {
+			return o, TieDeeperMatch
+		}
+	}
+	ia, ib := t.Members[a.Member], t.Members[b.Member]
+	if t.HasSession {
+		if ia == t.Session {
+			return -1, TieSession
+		}
+		if ib == t.Session {
+			return 1, TieSession
+		}
+	}
+	if x, y := t.Rows[ia].InFlight, t.Rows[ib].InFlight; x != y {
+		return cmp.Compare(x, y), TieFewestInFlight
+	}
+	if x, y := t.Chosen[ia], t.Chosen[ib]; x != y {
+		return cmp.Compare(x, y), TieLeastRecent
+	}
+	return cmp.Compare(a.Member, b.Member), TieLeastRecent
+}
+
+// holder is what a candidate holds, be it nothing.
+func (t *Table) holder(req *Request, p *Picked) Holder {
+	if p.holder >= 0 {
+		return t.Holders[p.holder]
+	}
+	return Holder{Uncached: narrow(req.PromptTokens)}
+}

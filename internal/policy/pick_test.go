@@ -1,0 +1,98 @@
+package policy
+
+import (
+	"cmp"
+	"slices"
+	"testing"
+)
+
+// tableOf makes the rows of candidates, ordered by id as a table must be, and their order.
+func tableOf(req *Request, cands []Candidate) (*Table, []Candidate) {
+	sorted := slices.Clone(cands)
+	slices.SortFunc(sorted, func(a, b Candidate) int { return cmp.Compare(a.Target, b.Target) })
+	t := &Table{}
+	for i := range sorted {
+		c := &sorted[i]
+		for len(t.Rows) <= int(c.Target) {
+			t.Rows, t.Chosen = append(t.Rows, Row{Base: -1e9}), append(t.Chosen, 0) // absurdly good, and no member
+		}
+		t.Rows[c.Target], t.Chosen[c.Target] = NewRow(c, req.Prices), c.LastChosen
+		t.Members = append(t.Members, c.Target)
+		if h := NewHolder(req.PromptTokens, c); h.Cached > 0 || h.Held > 0 || h.Shared > 0 || c.Expected > 0 {
+			t.Holders = append(t.Holders, h)
+		}
+		if c.SameSession {
+			t.Session, t.HasSession = c.Target, true
+		}
+	}
+	return t, sorted
+}
+
+// TestPickEqualsChoose: the quick way and the long way choose, rank and reason alike, ties included.
+func TestPickEqualsChoose(t *testing.T) {
+	r := newRand(2)
+	model := DefaultCostModel()
+	tight := model
+	tight.KVTokens, tight.MaxBatch = 4000, 2 // memory and batch are short
+	tight.TransferPerToken = [4]float64{0, 1e-6, 2e-6, 3e-6}
+	free := CostModel{} // everything ties
+	seen := map[Reason]int{}
+	var want Decision
+	var got Pick
+	for n := range 50_000 {
+		req, cands := coarse(r, []*CostModel{&model, &tight, &free}[r.IntN(3)])
+		sessions := 0
+		for i := range cands {
+			c := &cands[i]
+			if c.SameSession { // a session has one target
+				sessions++
+				c.SameSession = sessions == 1
+			}
+			if r.IntN(5) == 0 {
+				c.Shared, c.HeldTokens, c.OutputToCome = r.IntN(3)*250, float64(r.IntN(4))*1000, float64(r.IntN(2))*500
+			}
+			if r.IntN(9) == 0 {
+				c.Cost = &free
+			}
+		}
+		req.Prices = Prices{Prefill: float64(r.IntN(3)), Stall: float64(r.IntN(2)) * 0.1, Decode: float64(r.IntN(2)) * 0.2}
+		table, sorted := tableOf(req, cands)
+		LeastTime{}.Choose(req, sorted, &want)
+		req.Places = r.IntN(len(cands) + 2)
+		LeastTime{}.Pick(req, table, &got)
+
+		places := req.Places
+		if places == 0 {
+			places = len(cands)
+		}
+		if len(got.Top) != min(places, len(cands)) || got.Reason != want.Reason {
+			t.Fatalf("input %d: %d places of %d asked: got %+v, want %v %v", n, req.Places, len(cands), got, want.Order, want.Reason)
+		}
+		for i, p := range got.Top {
+			if w := want.Order[i]; p.Member != w || p.Cost != want.Scores[w].Cost {
+				t.Fatalf("input %d, place %d: got %+v, want candidate %d at %v\n%+v", n, i, p, w, want.Scores[w].Cost, sorted)
+			}
+		}
+		seen[got.Reason]++
+	}
+	for reason := OnlyCandidate; reason < PolicyOrder; reason++ {
+		if seen[reason] < 100 {
+			t.Errorf("reason %v was met %d times: the inputs do not exercise it", reason, seen[reason])
+		}
+	}
+	LeastTime{}.Pick(&Request{PromptTokens: 9}, &Table{}, &got)
+	if len(got.Top) != 0 || got.Reason != 0 {
+		t.Errorf("nobody: %+v", got)
+	}
+}
+
+func TestPickDoesNotAllocate(t *testing.T) {
+	req, cands := benchFleet(64)
+	req.Places = 3
+	table, _ := tableOf(req, cands)
+	var d Pick
+	LeastTime{}.Pick(req, table, &d)
+	if n := testing.AllocsPerRun(100, func() { LeastTime{}.Pick(req, table, &d) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
