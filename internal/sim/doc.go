@@ -1,9 +1,11 @@
 // Package sim replays traces of requests on simulated engines, so that routing can be tried without accelerators: in
 // virtual time within a second, or paced against the wall clock by a caller who chooses over a socket.
 //
-// It has three parts. ReadTrace reads public traces and gives each request the tokens of its prompt. A Fleet is a set
+// It has four parts. ReadTrace reads public traces and gives each request the tokens of its prompt. A Fleet is a set
 // of engines with one virtual clock that only its caller moves; engines make the reports a real worker makes (Sink) and
-// tell the life of each request (Observer). Run joins the two with a Chooser and measures (Result).
+// tell the life of each request (Observer). Choosers decide: a Router asks a policy and keeps the books for it that a
+// router can keep, Informed looks into the engines and is the reference. Run joins them and measures (Result), in an
+// open loop at the trace's times, or in a closed one of users who wait for their answers.
 //
 // # The engine
 //
@@ -43,8 +45,8 @@
 // Preemption (output is reserved at admission, with the true length, which no engine knows); output as reusable cache
 // (traces do not say which blocks it becomes); lower tiers and transfers; speculative decoding; prefill and decode on
 // separate engines; network and tokenizer time; failures. A trace's last, unfinished block is reused only with itself.
-// Arrivals are those of the trace: a slow fleet is not asked less often (Request.Delay is read for callers that want a
-// closed loop, and not used here). Costs are a model, see Model8B: ratios between choosers say more than seconds.
+// In an open loop a slow fleet is not asked less often. Costs are a model, see Model8B: ratios between choosers say
+// more than seconds.
 //
 // # Ownership
 //
@@ -52,6 +54,6 @@
 // Fleet back, except for its read-only methods. A Trace and its Requests may be used by any number of goroutines and
 // fleets at a time. Nothing here reads a clock or unseeded randomness: the same calls give the same results.
 //
-// Cost: a request costs about one map operation per block of its prompt at admission and one per new block; an event
-// costs O(engines).
+// Cost: a request costs about one map operation per block of its prompt at admission and one per new block, and one
+// more in a Router's books; an event costs O(engines). A Router takes some 5 bytes per engine and block of the trace.
 package sim

@@ -37,17 +37,12 @@ type Fleet struct {
 	round        int // of measurement
 	measuredFrom float64
 	tally        tally
+	keep         bool // measured requests one by one
 }
 
 // NewFleet makes idle engines with empty caches at time 0.
 func NewFleet(o Options) (*Fleet, error) {
-	if o.Model == (Model{}) {
-		o.Model = Model8B()
-	}
-	if o.BlockSize == 0 {
-		o.BlockSize = 64
-	}
-	if err := o.check(); err != nil {
+	if err := o.normalize(); err != nil {
 		return nil, fmt.Errorf("sim: %w", err)
 	}
 	f := &Fleet{options: o, inFlight: make([]int, o.Engines), observer: o.Observer}
@@ -71,7 +66,14 @@ func NewFleet(o Options) (*Fleet, error) {
 	return f, nil
 }
 
-func (o *Options) check() error {
+// normalize fills in defaults and refuses what cannot run.
+func (o *Options) normalize() error {
+	if o.Model == (Model{}) {
+		o.Model = Model8B()
+	}
+	if o.BlockSize == 0 {
+		o.BlockSize = 64
+	}
 	if err := inRange("Options.Engines", o.Engines, 1, MaxEngines); err != nil {
 		return err
 	}
@@ -198,7 +200,7 @@ func (f *Fleet) finished(j *Job, t float64) {
 	j.Finished = t
 	f.inFlight[j.Engine]--
 	if j.round == f.round {
-		f.tally.add(j)
+		f.tally.add(j, f.keep)
 	}
 	f.observer.Finished(t, j)
 }

@@ -23,6 +23,14 @@ type Result struct {
 	CachedShare  float64 `json:"cached_share"`            // CachedTokens / PromptTokens
 	Imbalance    float64 `json:"prefill_work_max_mean"`   // see below
 	Utilisation  float64 `json:"engines_busy_share_mean"` // time in iterations / Span, mean over engines
+
+	Requests []Served `json:"-"` // those counted, in order of their ends; only with RunOptions.Keep
+}
+
+// Served is one request that was measured. Times are virtual seconds.
+type Served struct {
+	Arrived, FirstToken, Finished float64
+	Engine, Input, Cached         int
 }
 
 // Summary describes a sample. A quantile q is its value of rank ceil(q*n).
@@ -37,9 +45,13 @@ type Summary struct {
 type tally struct {
 	ttft, tpot     []float64
 	prompt, cached int64
+	served         []Served
 }
 
-func (a *tally) add(j *Job) {
+func (a *tally) add(j *Job, keep bool) {
+	if keep {
+		a.served = append(a.served, Served{j.Arrived, j.FirstToken, j.Finished, j.Engine, j.Request.Input, j.Cached})
+	}
 	a.prompt += int64(j.Request.Input)
 	a.cached += int64(j.Cached)
 	a.ttft = append(a.ttft, j.FirstToken-j.Arrived)
@@ -68,6 +80,7 @@ func (f *Fleet) Result() Result {
 		TPOT:         summarize(f.tally.tpot),
 		PromptTokens: f.tally.prompt,
 		CachedTokens: f.tally.cached,
+		Requests:     f.tally.served,
 	}
 	if r.PromptTokens > 0 {
 		r.CachedShare = float64(r.CachedTokens) / float64(r.PromptTokens)

@@ -49,6 +49,7 @@ type Job struct {
 	computed  int        // prompt tokens present
 	generated int        // output tokens at the end of the last step
 	round     int        // of measurement, when it was submitted
+	estimate  int        // prompt tokens it will have to compute, as Informed expects
 }
 
 // written is how many blocks hold at least one of the job's tokens when it has generated so many.

@@ -27,6 +27,7 @@ type Request struct {
 	hashes    []uint32 // the trace's ids, renamed 0, 1, 2, ... in order of first appearance
 	blockSize int      // tokens per hash
 	chain     atomic.Pointer[chain]
+	twin      *Request // has the same prompt; its chain is worth keeping
 }
 
 // chain is the last chain computed for a request, and for what.
@@ -74,6 +75,9 @@ func scramble(x uint32) uint32 {
 func (r *Request) Chain(k block.Keyspace, size int) []block.ID {
 	if c := r.chain.Load(); c != nil && c.keyspace == k && c.size == size {
 		return c.ids
+	}
+	if r.twin != nil {
+		return r.twin.Chain(k, size)
 	}
 	ids := block.AppendTokenChain(nil, k, r.AppendTokens(nil), size)
 	r.chain.Store(&chain{keyspace: k, size: size, ids: ids})
