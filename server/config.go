@@ -85,6 +85,9 @@ type Config struct {
 	// MaxBlocks bounds the index, counting each block once per target that holds it. 0: 67,108,864. Each takes
 	// about 12 bytes where prefixes are shared and 16 where they are not.
 	MaxBlocks int
+	// MaxEngineHashes bounds the engine hashes kept for ranks that name their blocks by them (BlocksHello.engine_hashes),
+	// about 60 bytes each. 0: 8,388,608. Each rank is bounded by its declared capacities as well.
+	MaxEngineHashes int
 	// Secret is mixed into every block id, so that ids mean nothing outside this deployment; at most 256 bytes. Reporters
 	// that compute ids need the same one (client.WithSecret); those that send tokens do not. Empty: none. It is never
 	// logged or shown.
@@ -129,6 +132,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.GuessLinger, 2*time.Second)
 	setDefault(&c.MaxWorkers, 16_384)
 	setDefault(&c.MaxBlocks, 64<<20)
+	setDefault(&c.MaxEngineHashes, 8<<20)
 	setDefault(&c.StaleCredit, 0.5)
 	return c
 }
@@ -152,6 +156,7 @@ func (c Config) oracle() oracle.Config {
 		Policy:       p,
 		Secret:       c.Secret,
 		MaxWorkers:   c.MaxWorkers,
+		EngineHashes: c.MaxEngineHashes,
 		Index:        index.Config{MaxBlocks: c.MaxBlocks},
 		Load:         load.Config{Lease: c.Lease, MaxReportAge: c.ReportFresh},
 		StaleCredit:  c.StaleCredit,

@@ -236,8 +236,10 @@ func (s *source) hello() *kvoraclev1.BlocksHello {
 	case 6:
 		h.Worker.Roles, h.Worker.BlockSize = []kvoraclev1.Role{kvoraclev1.Role(s.n(6))}, uint32(s.number())
 	case 7:
-		h.RootParents = make([]uint64, s.n(2))
+		h.RootParents = make([]uint64, s.n(20))
+		h.RootParentDigests = make([][]byte, s.n(2))
 	}
+	h.EngineHashes = s.one(3)
 	return h
 }
 
@@ -268,10 +270,36 @@ func (s *source) store() *kvoraclev1.StoreBlocks {
 		m.Content = &kvoraclev1.StoreBlocks_Tokens{Tokens: &kvoraclev1.BlockTokens{TokenIds: goodTokens()[:s.n(4*goodBlocks+1)]}}
 	}
 	m.Tier = kvoraclev1.Tier(s.n(7))
+	if s.one(3) {
+		m.EngineHashes = s.hashes()
+		if s.one(2) {
+			m.Parent = &kvoraclev1.StoreBlocks_ParentEngineHash{ParentEngineHash: uint64(s.n(6))}
+		}
+		switch s.n(3) {
+		case 0:
+			m.Content = nil
+		case 1:
+			m.Content = &kvoraclev1.StoreBlocks_LocalHashes{LocalHashes: &kvoraclev1.LocalHashes{
+				Hashes: make([]uint64, len(m.GetEngineHashes().GetNumbers())),
+			}}
+		}
+	}
 	if s.one(6) {
 		m.Group, m.CacheSalt = uint32(s.n(2)), pick(s, "", "salt", strings.Repeat("s", 300))
 		m.Lora = &kvoraclev1.LoraAdapter{Name: pick(s, "", "x"), Revision: pick(s, "", "v1")}
 		m.Multimodal = make([]*kvoraclev1.BlockMultimodal, s.n(2))
+	}
+	return m
+}
+
+// hashes are few, so that they meet again.
+func (s *source) hashes() *kvoraclev1.EngineHashes {
+	m := &kvoraclev1.EngineHashes{}
+	for range s.n(4) {
+		m.Numbers = append(m.Numbers, uint64(s.n(6)))
+	}
+	if s.one(8) {
+		m.Digests = [][]byte{make([]byte, s.n(70))}
 	}
 	return m
 }
@@ -281,6 +309,9 @@ func (s *source) op() *kvoraclev1.BlockOp {
 	case 0, 1, 2:
 		return &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Store{Store: s.store()}}
 	case 3:
+		if s.one(3) {
+			return &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Remove{Remove: &kvoraclev1.RemoveBlocks{EngineHashes: s.hashes()}}}
+		}
 		return &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Remove{Remove: &kvoraclev1.RemoveBlocks{BlockIds: s.ids(), Tier: kvoraclev1.Tier(s.n(6)), Group: uint32(s.n(2))}}}
 	case 4:
 		return &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Clear{Clear: &kvoraclev1.ClearBlocks{Tier: kvoraclev1.Tier(s.n(6))}}}

@@ -83,6 +83,7 @@ func (f *faults) counts(c *Config) {
 		{"MaxHeaderBytes", c.MaxHeaderBytes, 16 << 20},
 		{"MaxWorkers", c.MaxWorkers, 1 << 20},
 		{"MaxBlocks", c.MaxBlocks, 1<<31 - 1},
+		{"MaxEngineHashes", c.MaxEngineHashes, 1<<31 - 1},
 	} {
 		if n.value < 0 || n.value > n.most {
 			f.add("%s: got %d, want 0 to %d", n.field, n.value, n.most)

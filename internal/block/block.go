@@ -28,6 +28,10 @@ func (k Keyspace) Root(l Local) ID { return ID(pair(uint64(k), uint64(l))) }
 // Child is the id of the block that follows p.
 func (p ID) Child(l Local) ID { return ID(pair(uint64(p), uint64(l))) }
 
+// Sum is the hash that everything here is made of: XXH3-64 with Seed. It names what callers know by longer bytes: an
+// engine's digest of a block, the digest of an image.
+func Sum(b []byte) uint64 { return xxh3.HashSeed(b, Seed) }
+
 // pair hashes two words.
 func pair(a, b uint64) uint64 {
 	var buf [16]byte

@@ -26,6 +26,14 @@ type Config struct {
 	MaxOrphans int
 }
 
+// OrphanLimit is MaxOrphans with its default.
+func (c Config) OrphanLimit() int {
+	if c.MaxOrphans <= 0 {
+		return defaultMaxOrphans
+	}
+	return c.MaxOrphans
+}
+
 // Match is what one target holds of a chain.
 type Match struct {
 	// Target is whose it is.
@@ -75,10 +83,7 @@ func New(c Config) *Index {
 		c.MaxBlocks = defaultMaxBlocks
 	}
 	c.MaxBlocks = min(c.MaxBlocks, math.MaxInt32)
-	if c.MaxOrphans <= 0 {
-		c.MaxOrphans = defaultMaxOrphans
-	}
-	ix := &Index{maxOrphans: c.MaxOrphans, visible: make(map[fleet.TargetID]*Ledger)}
+	ix := &Index{maxOrphans: c.OrphanLimit(), visible: make(map[fleet.TargetID]*Ledger)}
 	ix.budget.max = int64(c.MaxBlocks)
 	ix.epochs.init()
 	ix.pool = newPool(&ix.epochs)

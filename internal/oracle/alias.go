@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"github.com/kvoracle/kvoracle/internal/edge"
 	"github.com/kvoracle/kvoracle/internal/index"
 	"github.com/kvoracle/kvoracle/internal/load"
 	"github.com/kvoracle/kvoracle/internal/policy"
@@ -22,6 +23,8 @@ type (
 	Outcome = load.Outcome
 	// Digest sums up a set of block ids.
 	Digest = index.Digest
+	// EngineHash is an engine's own name of a block.
+	EngineHash = edge.Hash
 	// ChoiceReason says what decided.
 	ChoiceReason = policy.Reason
 	// Terms are the summands of a cost.
@@ -46,6 +49,9 @@ const (
 	TieLeastRecent    = policy.TieLeastRecent
 	PolicyOrder       = policy.PolicyOrder
 )
+
+// EngineHashOf makes a name of an engine hash that is bytes.
+func EngineHashOf(b []byte) EngineHash { return edge.HashOf(b) }
 
 // Known makes a gauge that was said.
 func Known(v int) Gauge { return load.Known(v) }

@@ -1,9 +1,11 @@
 package oracle
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/edge"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
 )
@@ -12,23 +14,34 @@ import (
 const maxRefusals = 16
 
 // apply runs the operations in order on one ledger and says whether the view can no longer be trusted.
-func (s *BlockSession) apply(l *index.Ledger, seq uint64, ops []Op, d *BlockCounters) ([]Refusal, ResyncReason) {
+func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, seq uint64, ops []Op, d *BlockCounters) ([]Refusal, ResyncReason) {
 	var refusals []Refusal
 	resync := ResyncNone
 	for i := range ops {
 		op := &ops[i]
 		r := op.Refusal
-		switch op.Kind {
-		case OpStore:
+		if r.Reason == RefusalNone {
+			r = s.checkNames(op)
+		}
+		switch {
+		case r.Reason != RefusalNone:
+		case op.Kind == OpStore && n != nil:
+			r = s.storeByHash(l, n, op, d)
+		case op.Kind == OpStore:
 			r = s.store(l, op, d)
-		case OpRemove:
+		case op.Kind == OpRemove && n != nil:
+			d.UnknownRemovals += uint64(n.Remove(op.Hashes, op.Tier, &named{s: s, l: l, d: d}))
+		case op.Kind == OpRemove:
 			removed, unknown := l.Remove(op.IDs, op.Tier)
 			d.Removed += uint64(removed)
 			d.UnknownRemovals += uint64(unknown)
 			if op.Tier == fleet.Device {
 				s.f.o.guesses.evicted(s.f.target, op.IDs)
 			}
-		case OpClear:
+		case op.Kind == OpClear:
+			if n != nil {
+				clearNames(n, op)
+			}
 			if op.AllTier {
 				d.Removed += uint64(l.ClearAll())
 			} else {
@@ -37,13 +50,15 @@ func (s *BlockSession) apply(l *index.Ledger, seq uint64, ops []Op, d *BlockCoun
 			if op.AllTier || op.Tier == fleet.Device {
 				s.f.o.guesses.cleared(s.f.target)
 			}
-		case OpRefused:
 		}
 		if r.Reason == RefusalNone {
 			d.AppliedOps++
 			continue
 		}
-		d.RefusedOps++
+		d.refuse(r.Reason)
+		if n != nil {
+			n.Shorten()
+		}
 		if r.Reason == RefusalOrphansFull {
 			resync = ResyncOrphansFull
 		}
@@ -57,23 +72,38 @@ func (s *BlockSession) apply(l *index.Ledger, seq uint64, ops []Op, d *BlockCoun
 }
 
 func (s *BlockSession) store(l *index.Ledger, op *Op, d *BlockCounters) Refusal {
-	ids := op.IDs
+	ids, isRoot := op.IDs, op.IsRoot || slices.Contains(s.roots, uint64(op.Parent))
 	if op.Content == ContentLocals {
 		s.scratch = s.scratch[:0]
-		if op.IsRoot {
-			id := s.identity
-			id.LoRAName, id.LoRARevision, id.CacheSalt = op.LoRAName, op.LoRARevision, op.CacheSalt
-			s.scratch = block.AppendChain(s.scratch, id.Keyspace(), op.Locals)
+		if isRoot {
+			s.scratch = block.AppendChain(s.scratch, s.keyspace(op), op.Locals)
 		} else {
 			s.scratch = block.AppendChainAfter(s.scratch, op.Parent, op.Locals)
 		}
 		ids = s.scratch
 	}
-	res := l.Store(index.Parent{ID: op.Parent, IsRoot: op.IsRoot}, ids, op.Tier)
-	d.Stored += uint64(res.Stored)
-	d.RepeatedStores += uint64(res.Repeated)
-	d.Orphans += uint64(res.Orphans)
-	switch res.Refused {
+	res := l.Store(index.Parent{ID: op.Parent, IsRoot: isRoot}, ids, op.Tier)
+	d.count(&res)
+	return refusalOf(res.Refused)
+}
+
+// keyspace is where a chain from the start of a prompt begins.
+func (s *BlockSession) keyspace(op *Op) block.Keyspace {
+	id := s.identity
+	id.LoRAName, id.LoRARevision, id.CacheSalt = op.LoRAName, op.LoRARevision, op.CacheSalt
+	return id.Keyspace()
+}
+
+// count adds what a store did.
+func (c *BlockCounters) count(res *index.StoreResult) {
+	c.Stored += uint64(res.Stored)
+	c.RepeatedStores += uint64(res.Repeated)
+	c.Orphans += uint64(res.Orphans)
+}
+
+// refusalOf puts the index's reason into the reporter's terms.
+func refusalOf(r index.Refusal) Refusal {
+	switch r {
 	case index.None:
 		return Refusal{}
 	case index.SelfParent:
@@ -87,7 +117,7 @@ func (s *BlockSession) store(l *index.Ledger, op *Op, d *BlockCounters) Refusal 
 	case index.Dropped:
 		return Refusal{Reason: RefusalAwaitingSnapshot, Detail: "store: what the target held was dropped meanwhile"}
 	default:
-		return Refusal{Reason: RefusalMalformed, Detail: "store: " + res.Refused.String()}
+		return Refusal{Reason: RefusalMalformed, Detail: "store: " + r.String()}
 	}
 }
 

@@ -17,6 +17,7 @@ type BlockSession struct {
 	cause    *Error       // why it was kicked; set before kicked is closed
 	resyncs  chan *Resync // asked for from outside the stream (an operator)
 	scratch  []block.ID
+	roots    []uint64 // parents that stand for a prompt's start
 }
 
 // OpenBlocks registers the worker (or updates it, or begins its new life) and takes over the rank's feed. A stream that
@@ -35,6 +36,7 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 		identity: block.Identity{Model: w.Model, BlockSize: w.BlockSize, Secret: o.cfg.Secret},
 		kicked:   make(chan struct{}),
 		resyncs:  make(chan *Resync, 1),
+		roots:    h.Roots,
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,11 +47,18 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 		return nil, Accepted{}, Fault(FailedPrecondition, ReasonSpecContradiction, "hello.repeats", "",
 			"what a repeated store means cannot change within incarnation "+utoa(h.Incarnation))
 	}
+	if f.incarnation == h.Incarnation && f.byHash != h.EngineHashes {
+		return nil, Accepted{}, Fault(FailedPrecondition, ReasonSpecContradiction, "hello.engine_hashes", "",
+			"how blocks are named cannot change within incarnation "+utoa(h.Incarnation))
+	}
 	f.kick(Fault(Aborted, ReasonSuperseded, "", "", "another stream took over this rank"))
 	f.session = s
 	f.lostAt = time.Time{}
 	f.heardAt.Store(now.UnixNano())
-	f.counted = h.Counted
+	f.counted, f.byHash, f.mostNames = h.Counted, h.EngineHashes, mostNames(&w.Spec)
+	if f.names != nil {
+		f.names.SetNames(f.mostNames)
+	}
 	f.dropSnapshot()
 
 	switch {
@@ -59,7 +68,7 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 		f.incarnation = h.Incarnation
 		f.applied = h.NextSequence - 1
 		if h.NextSequence == 1 {
-			f.show(o.index.NewLedger(f.target, f.counted))
+			f.show(f.newView())
 		} else {
 			f.awaiting = true
 		}
@@ -128,7 +137,7 @@ func (s *BlockSession) Batch(seq, fingerprint uint64, ops []Op, now time.Time) (
 		d.IgnoredBatches++
 	case seq == f.applied+1:
 		var reason ResyncReason
-		refusals, reason = s.apply(f.ledger, seq, ops, &d)
+		refusals, reason = s.apply(f.ledger, f.names, seq, ops, &d)
 		f.applied = seq
 		f.recent[seq%fingerprints].seq, f.recent[seq%fingerprints].contents = seq, fingerprint
 		if reason != ResyncNone {
@@ -158,7 +167,7 @@ func (s *BlockSession) SnapshotBegin(seq uint64, now time.Time) (Ack, error) {
 	f := s.f
 	defer f.mu.Unlock()
 	f.dropSnapshot()
-	f.building = f.o.index.NewLedger(f.target, f.counted)
+	f.building, f.buildNames = f.newView()
 	f.buildingSeq = seq
 	return s.ack(BlockCounters{}, nil, nil, now), nil
 }
@@ -174,10 +183,8 @@ func (s *BlockSession) SnapshotChunk(ops []Op, now time.Time) (Ack, error) {
 		return s.unbegun("snapshot_chunk", now), nil
 	}
 	var d BlockCounters
-	refusals, _ := s.apply(f.building, 0, ops, &d)
-	for _, r := range refusals {
-		f.buildShort = f.buildShort || r.Reason == RefusalCapacity
-	}
+	refusals, _ := s.apply(f.building, f.buildNames, 0, ops, &d)
+	f.buildShort = f.buildShort || d.Refusals[RefusalCapacity] > 0 || f.buildNames != nil && f.buildNames.IsShort()
 	return s.ack(d, refusals, nil, now), nil
 }
 
@@ -196,8 +203,11 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 	}
 	var d BlockCounters
 	held := heldBlocks(f.building)
+	if f.buildNames != nil {
+		held = f.buildNames.Pairs()
+	}
 	if want != 0 && want != uint64(held) && !f.buildShort {
-		d.RefusedOps++
+		d.refuse(RefusalSnapshot)
 		refusal := Refusal{
 			Sequence: f.buildingSeq, Reason: RefusalSnapshot,
 			Detail: "snapshot_end.block_count: got " + utoa(want) + ", the chunks held " + utoa(uint64(held)),
@@ -207,10 +217,10 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 		r.Expected, r.Received = f.applied+1, f.buildingSeq
 		return s.ack(d, []Refusal{refusal}, r, now), nil
 	}
-	ledger := f.building
-	f.building, f.buildShort = nil, false
+	ledger, names := f.building, f.buildNames
+	f.building, f.buildNames, f.buildShort = nil, nil, false
 	f.applied = f.buildingSeq
-	f.show(ledger)
+	f.show(ledger, names)
 	d.Snapshots++
 	return s.ack(d, nil, nil, now), nil
 }
@@ -218,7 +228,9 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 // unbegun refuses a part of a snapshot that was never begun. The feed is locked.
 func (s *BlockSession) unbegun(part string, now time.Time) Ack {
 	refusal := Refusal{Reason: RefusalSnapshot, Detail: part + " without snapshot_begin"}
-	return s.ack(BlockCounters{RefusedOps: 1}, []Refusal{refusal}, nil, now)
+	var d BlockCounters
+	d.refuse(RefusalSnapshot)
+	return s.ack(d, []Refusal{refusal}, nil, now)
 }
 
 // Digest compares what the reporter believes with what the oracle has understood, at the same moment.
@@ -231,9 +243,9 @@ func (s *BlockSession) Digest(seq uint64, tier fleet.Tier, want index.Digest, no
 	var d BlockCounters
 	var resync *Resync
 	switch {
-	case f.awaiting || f.building != nil || seq != f.applied:
+	case f.awaiting || f.building != nil || seq != f.applied, f.names != nil && f.names.IsShort():
 		d.DigestsSkipped++
-	case f.ledger.Digest(tier) == want:
+	case f.digest(tier) == want:
 		d.DigestsMatched++
 	default:
 		d.DigestsMismatched++

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/edge"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
 )
@@ -22,11 +23,15 @@ type feed struct {
 
 	mu          sync.Mutex
 	incarnation uint64
-	ledger      *index.Ledger // visible; nil until the first snapshot or an empty start
-	building    *index.Ledger // snapshot under way; nil otherwise
+	ledger      *index.Ledger    // visible; nil until the first snapshot or an empty start
+	names       *edge.Translator // what the ledger's blocks are called; only with byHash, and then beside each ledger
+	building    *index.Ledger    // snapshot under way; nil otherwise
+	buildNames  *edge.Translator
 	buildingSeq uint64
 	buildShort  bool // the snapshot did not fit in memory: its count cannot match
 	counted     bool
+	byHash      bool   // the stream names blocks by engine hashes
+	mostNames   int    // of byHash
 	applied     uint64 // highest batch applied in this incarnation
 	awaiting    bool   // a snapshot was asked for
 	session     *BlockSession
@@ -57,10 +62,24 @@ func (f *feed) await(reason ResyncReason) *Resync {
 	return &Resync{Reason: reason, Expected: f.applied + 1}
 }
 
-// show makes a ledger the target's visible one; what went before can no longer prove a repeat.
-func (f *feed) show(l *index.Ledger) {
+// newView makes an empty view, to be filled aside. Names are copies of the block they stand for, so a ledger that is filled
+// by names counts.
+func (f *feed) newView() (*index.Ledger, *edge.Translator) {
+	l := f.o.index.NewLedger(f.target, f.counted || f.byHash)
+	if !f.byHash {
+		return l, nil
+	}
+	return l, edge.New(f.o.names, edge.Limits{Names: f.mostNames, Waiting: f.o.cfg.Index.OrphanLimit()}, f.counted)
+}
+
+// show makes a view the target's visible one; what went before can no longer prove a repeat.
+func (f *feed) show(l *index.Ledger, n *edge.Translator) {
 	f.o.index.Publish(l)
 	f.ledger = l
+	f.dropNames()
+	if f.names = n; n != nil {
+		n.Limit()
+	}
 	f.awaiting = false
 	clear(f.recent[:])
 }
@@ -70,7 +89,19 @@ func (f *feed) dropSnapshot() {
 		f.o.index.Discard(f.building)
 		f.building = nil
 	}
+	if f.buildNames != nil {
+		f.buildNames.Drop()
+		f.buildNames = nil
+	}
 	f.buildShort = false
+}
+
+// dropNames forgets what the visible ledger's blocks are called.
+func (f *feed) dropNames() {
+	if f.names != nil {
+		f.names.Drop()
+		f.names = nil
+	}
 }
 
 // tell asks the open session for a snapshot from outside its stream.

@@ -69,6 +69,7 @@ func (o *Oracle) bury(targets []fleet.TargetID, cause *Error) (blocks, bookings 
 			f.dropSnapshot()
 			f.sign()
 			blocks += o.index.Drop(id)
+			f.dropNames()
 			f.mu.Unlock()
 		}
 		o.guesses.drop(id)
@@ -189,6 +190,7 @@ func (o *Oracle) Invalidate(name string) (int, error) {
 		f.dropSnapshot()
 		blocks += o.index.Drop(id)
 		f.ledger = nil
+		f.dropNames()
 		if f.incarnation != 0 {
 			r := f.await(ResyncOperator)
 			if !isOwed {

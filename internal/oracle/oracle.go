@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/edge"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
 	"github.com/kvoracle/kvoracle/internal/load"
@@ -23,6 +24,9 @@ type Config struct {
 
 	// MaxWorkers bounds the fleet; default 16,384.
 	MaxWorkers int
+	// EngineHashes bounds the engine hashes kept for all ranks that name their blocks by them, about 60 bytes each; default
+	// 8 Mi. Each rank is bounded by its capacities as well.
+	EngineHashes int
 	// Index and Load bound the state rooms; see there.
 	Index index.Config
 	Load  load.Config
@@ -66,6 +70,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	def(&c.MaxWorkers, 16_384)
+	def(&c.EngineHashes, 8<<20)
 	def(&c.Sessions, 65_536)
 	def(&c.HistoryDecisions, 65_536)
 	def(&c.HistoryRows, 65_536)
@@ -88,6 +93,7 @@ type Oracle struct {
 	obs      Observer
 	fleet    *fleet.Registry
 	index    *index.Index // what targets said they hold
+	names    *edge.Budget // engine hashes of all translators
 	guesses  *guesses     // what prompts under way will leave
 	load     *load.Tracker
 	costs    map[string]*policy.CostModel
@@ -123,6 +129,7 @@ func New(cfg Config, obs Observer) *Oracle {
 		obs:      obs,
 		fleet:    fleet.NewRegistry(cfg.MaxWorkers),
 		index:    index.New(cfg.Index),
+		names:    edge.NewBudget(cfg.EngineHashes),
 		guesses:  newGuesses(cfg.GuessBlocks, cfg.GuessLinger),
 		load:     load.New(cfg.Load),
 		costs:    make(map[string]*policy.CostModel, len(cfg.Costs)),

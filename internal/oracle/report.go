@@ -12,6 +12,9 @@ type Hello struct {
 	Incarnation  uint64 // at least 1
 	NextSequence uint64 // at least 1
 	Counted      bool   // a repeated store is another copy
+	EngineHashes bool   // blocks are named by the engine's own hashes, not by ids
+	// Roots are parents (ids or engine hashes) that stand for a prompt's start.
+	Roots []uint64
 }
 
 // Accepted answers a Hello.
@@ -32,6 +35,22 @@ const (
 	OpClear
 )
 
+// String gives the field's name in the proto.
+func (k OpKind) String() string {
+	switch k {
+	case OpStore:
+		return "store"
+	case OpRemove:
+		return "remove"
+	case OpClear:
+		return "clear"
+	case OpRefused:
+		return "refused"
+	default:
+		return "unknown"
+	}
+}
+
 // Content is the form in which a store names its blocks.
 type Content uint8
 
@@ -39,6 +58,7 @@ type Content uint8
 const (
 	ContentIDs Content = iota
 	ContentLocals
+	ContentNone // on a stream of engine hashes only
 )
 
 // Op is one change. Slices are only read during the call.
@@ -55,6 +75,11 @@ type Op struct {
 	LoRAName, LoRARevision, CacheSalt string
 
 	IDs []block.ID // OpStore with ContentIDs, OpRemove
+
+	// OpStore, OpRemove on a stream of engine hashes: one for each block, and with HasParentHash the parent's.
+	Hashes        []EngineHash
+	ParentHash    EngineHash
+	HasParentHash bool
 
 	Refusal Refusal // OpRefused
 }
@@ -76,7 +101,32 @@ const (
 	RefusalDuplicateBatch   RefusalReason = 9
 	RefusalAwaitingSnapshot RefusalReason = 10
 	RefusalSnapshot         RefusalReason = 11
+	RefusalHashConflict     RefusalReason = 12
+	RefusalEngineHashesFull RefusalReason = 13
+
+	numRefusals = 14
 )
+
+// String gives the lower-case name with underscores.
+func (r RefusalReason) String() string {
+	names := [numRefusals]string{
+		"none", "malformed", "partial_block", "parent_conflict", "orphans_full", "capacity", "group", "tier",
+		"unserved_field", "duplicate_batch", "awaiting_snapshot", "snapshot", "hash_conflict", "engine_hashes_full",
+	}
+	if int(r) >= len(names) {
+		return "unknown"
+	}
+	return names[r]
+}
+
+// RefusalReasons lists all reasons, for tables that must be complete.
+func RefusalReasons() []RefusalReason {
+	out := make([]RefusalReason, 0, numRefusals-1)
+	for r := RefusalNone + 1; r < numRefusals; r++ {
+		out = append(out, r)
+	}
+	return out
+}
 
 // Refusal names one refused operation.
 type Refusal struct {
@@ -136,6 +186,8 @@ type BlockCounters struct {
 	Stored, RepeatedStores, Removed, UnknownRemovals, Orphans, RefusedOps    uint64
 	DuplicateBatches, Gaps, IgnoredBatches                                   uint64
 	DigestsMatched, DigestsMismatched, DigestsSkipped, Snapshots, AppliedOps uint64
+
+	Refusals [numRefusals]uint64 // RefusedOps by RefusalReason
 }
 
 func (c *BlockCounters) add(d BlockCounters) {
@@ -153,6 +205,17 @@ func (c *BlockCounters) add(d BlockCounters) {
 	c.DigestsSkipped += d.DigestsSkipped
 	c.Snapshots += d.Snapshots
 	c.AppliedOps += d.AppliedOps
+	for i, n := range d.Refusals {
+		c.Refusals[i] += n
+	}
+}
+
+// refuse counts one refused operation.
+func (c *BlockCounters) refuse(r RefusalReason) {
+	c.RefusedOps++
+	if r < numRefusals {
+		c.Refusals[r]++
+	}
 }
 
 // Ack is what a reporter is told after each message.

@@ -133,6 +133,7 @@ type Stats struct {
 	Workers [3]int              // by fleet.State
 	Targets [numConfidences]int // by BlockConfidence
 	Index   index.Stats         // what targets reported
+	Names   int                 // engine hashes kept for ranks that name blocks by them
 	Guesses int                 // prompts under way that are remembered
 	Load    load.Stats          // bookings and samples
 	Model   map[string][2]int   // fresh targets and all, by model
@@ -140,7 +141,7 @@ type Stats struct {
 
 // Stats looks at everything once; O(workers).
 func (o *Oracle) Stats(now time.Time) Stats {
-	s := Stats{Index: o.index.Stats(), Load: o.load.Stats(), Model: make(map[string][2]int)}
+	s := Stats{Index: o.index.Stats(), Names: o.names.Used(), Load: o.load.Stats(), Model: make(map[string][2]int)}
 	for _, w := range o.fleet.View().Workers() {
 		s.Workers[w.State()]++
 		m := s.Model[w.Model]

@@ -22,12 +22,18 @@
 //
 //	worker W [model= block= dp= addr= roles=prefill,decode max= repeats=counted scheme= label.K=V]
 //	    says how W introduces itself from now on; sends nothing. An empty value leaves the field out (block=0)
+//	    hashes=numbers|bytes: W names its blocks by engine hashes, made of its seed=, lora=, salt= and the block's name;
+//	    roots=N,N: parents that stand for a prompt's start
 //	RB W[/rank] eN sN OPS... [lora=name[@rev] salt= tier= group= next=]
 //	    one batch (or snapshot) of incarnation N with sequence N. The stream is opened with hello when the incarnation is
 //	    new (next= is the hello's next_sequence, by default the batch's). OPS:
 //	      +[A AB]   stores, one operation a block, by tokens      +{ABC}     one operation, a chain from the start
 //	      +{A>BC}   one operation, a chain that follows block A   +(A 2)     A with 2 tokens missing (a partial block)
 //	      +id[P:X]  a store by ids: block named X under P         -[A AB]    one removal of these blocks
+//	      +p[N>A]   one operation, a store of A under the parent with number N
+//	      ?[A AB]   one operation, a store of these engine hashes without content
+//	      +h[N>M=A] a store of A that is engine hash M under engine hash N; without "N>" at the start, without "=A" untold
+//	      -h[N M]   one removal of these engine hashes
 //	      ?op ?parent ?content   an operation, or a store, without the part named
 //	      clear     everything                                    snap[A AB] a snapshot at this sequence
 //	      digest    a digest of what the stream's own batches should have left in the device tier

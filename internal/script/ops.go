@@ -24,9 +24,9 @@ func (w *worker) messages(seq uint64, ops []string, o map[string]string, mirror 
 		case op == "clear":
 			clear(mirror)
 			batch.Ops = append(batch.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Clear{Clear: &kvoraclev1.ClearBlocks{Tier: tier(o)}}})
-		case strings.HasPrefix(op, "-["):
-			err = w.remove(batch, body, o, mirror)
-		case strings.HasPrefix(op, "?"):
+		case strings.HasPrefix(op, "-["), strings.HasPrefix(op, "-h["):
+			err = w.remove(batch, op, body, o, mirror)
+		case strings.HasPrefix(op, "?") && !strings.HasPrefix(op, "?["):
 			err = malformed(batch, op)
 		default:
 			var stores []*kvoraclev1.StoreBlocks
@@ -42,8 +42,20 @@ func (w *worker) messages(seq uint64, ops []string, o map[string]string, mirror 
 	return []*kvoraclev1.ReportBlocksRequest{{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: batch}}}, nil
 }
 
-func (w *worker) remove(batch *kvoraclev1.BlockBatch, body string, o map[string]string, mirror map[block.ID]bool) error {
+func (w *worker) remove(batch *kvoraclev1.BlockBatch, op, body string, o map[string]string, mirror map[block.ID]bool) error {
 	rm := &kvoraclev1.RemoveBlocks{Tier: tier(o), Group: group(o)}
+	if w.naming != "" || strings.HasPrefix(op, "-h[") {
+		hashes, err := w.hashes(strings.HasPrefix(op, "-h["), body, o)
+		if err != nil {
+			return err
+		}
+		for _, h := range hashes {
+			delete(mirror, h.key())
+		}
+		rm.EngineHashes = w.list(hashes)
+		batch.Ops = append(batch.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Remove{Remove: rm}})
+		return nil
+	}
 	for name := range strings.FieldsSeq(body) {
 		id, err := w.id(name, o)
 		if err != nil {
@@ -108,6 +120,12 @@ func (w *worker) stores(op, body string, o map[string]string, mirror map[block.I
 		}
 		s, err := w.storeTokens(w.parentOf(f[0]), f[0][len(w.parentOf(f[0])):], missing, o, mirror)
 		return []*kvoraclev1.StoreBlocks{s}, err
+	case strings.HasPrefix(op, "+h["), strings.HasPrefix(op, "+p["):
+		s, err := w.storeNumbered(op, body, o, mirror)
+		return []*kvoraclev1.StoreBlocks{s}, err
+	case strings.HasPrefix(op, "?["):
+		s, err := w.storeUntold(body, o, mirror)
+		return []*kvoraclev1.StoreBlocks{s}, err
 	case strings.HasPrefix(op, "+id["):
 		parent, name, _ := strings.Cut(body, ":")
 		p, err := w.id(parent, o)
@@ -144,6 +162,9 @@ func (w *worker) storeTokens(parent, content string, missing int, o map[string]s
 		CacheSalt: o["salt"],
 	}
 	s.Group = group(o)
+	if w.naming != "" {
+		return s, w.nameStore(s, parent, content, tokens, o, mirror)
+	}
 	if parent != "" {
 		id, err := w.id(parent, o)
 		if err != nil {

@@ -2,6 +2,7 @@ package script
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -31,6 +32,9 @@ type worker struct {
 	maxRequests            uint32
 	labels                 map[string]string
 	declared               uint32 // block_size in the hello
+	naming                 string // "": by block ids; else the form of its engine hashes, "numbers" or "bytes"
+	seed                   string // goes into each of its engine hashes
+	roots                  []uint64
 }
 
 // New makes a runner. Close it when done.
@@ -124,6 +128,15 @@ func (r *Runner) describe(name string, o map[string]string) error {
 			var n int
 			n, err = strconv.Atoi(v)
 			w.maxRequests = uint32(n)
+		case "hashes":
+			w.naming = v
+			if v != "numbers" && v != "bytes" {
+				err = errors.New("want numbers or bytes")
+			}
+		case "seed":
+			w.seed = v
+		case "roots":
+			w.roots, err = numbersOf(strings.ReplaceAll(v, ",", " "))
 		case "repeats":
 			w.repeats = kvoraclev1.RepeatMeaning(kvoraclev1.RepeatMeaning_value["REPEAT_MEANING_"+strings.ToUpper(v)])
 		case "roles":

@@ -10,7 +10,8 @@ import (
 // instruments are the synchronous ones, made from the table.
 type instruments struct {
 	decisions, promptTokens, matchedTokens, refused, panics        metric.Int64Counter
-	blockChanges, blockOperations, blockBatches, blockDigests      metric.Int64Counter
+	blockChanges, blockOperations, blockRefusals                   metric.Int64Counter
+	blockBatches, blockDigests                                     metric.Int64Counter
 	snapshots, resyncs, samples                                    metric.Int64Counter
 	progress, cachedTokens, released, workerEvents                 metric.Int64Counter
 	decisionDuration, matchedShare, firstToken, firstTokenDistance metric.Float64Histogram
@@ -97,6 +98,7 @@ func newInstruments(b *builder) instruments {
 		panics:             b.counter(mPanics),
 		blockChanges:       b.counter(mBlockChanges),
 		blockOperations:    b.counter(mBlockOperations),
+		blockRefusals:      b.counter(mBlockRefusals),
 		blockBatches:       b.counter(mBlockBatches),
 		blockDigests:       b.counter(mBlockDigests),
 		snapshots:          b.counter(mSnapshots),

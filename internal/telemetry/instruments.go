@@ -46,6 +46,7 @@ const (
 
 	mBlockChanges    = "kvoracle.blocks.changes"
 	mBlockOperations = "kvoracle.blocks.operations"
+	mBlockRefusals   = "kvoracle.blocks.refusals"
 	mBlockBatches    = "kvoracle.blocks.batches"
 	mBlockDigests    = "kvoracle.blocks.digests"
 	mSnapshots       = "kvoracle.blocks.snapshots"
@@ -68,6 +69,7 @@ const (
 	mDistinctBlocks = "kvoracle.index.distinct_blocks"
 	mOrphans        = "kvoracle.index.orphans"
 	mReclaimable    = "kvoracle.index.reclaimable"
+	mEngineHashes   = "kvoracle.engine_hashes"
 	mGuesses        = "kvoracle.guesses"
 	mBookings       = "kvoracle.bookings"
 	mGateways       = "kvoracle.gateways"
@@ -114,6 +116,7 @@ func Instruments() []Instrument {
 
 		{mBlockChanges, Counter, "{block}", "Blocks in reports: stored, repeated_store, removed, unknown_removal, orphan (parent not held yet).", []string{kChange}, nil},
 		{mBlockOperations, Counter, "{operation}", "Operations in block reports: applied or refused.", []string{kOutcome}, nil},
+		{mBlockRefusals, Counter, "{operation}", "Refused operations in block reports, by the reason named in the ack.", []string{kReason}, nil},
 		{mBlockBatches, Counter, "{batch}", "Batches that were not applied: duplicate, gap (numbers missing before it), ignored (a snapshot is awaited).", []string{kOutcome}, nil},
 		{mBlockDigests, Counter, "{digest}", "Digests: matched, mismatched (the picture had drifted), skipped (not comparable at that moment).", []string{kOutcome}, nil},
 		{mSnapshots, Counter, "{snapshot}", "Snapshots that were taken over.", nil, nil},
@@ -136,6 +139,7 @@ func Instruments() []Instrument {
 		{mDistinctBlocks, Gauge, "{block}", "Different blocks in the index.", nil, nil},
 		{mOrphans, Gauge, "{block}", "Blocks held back until their parent is reported.", nil, nil},
 		{mReclaimable, Gauge, "{block}", "Blocks of targets that are gone, whose memory is not freed yet.", nil, nil},
+		{mEngineHashes, Gauge, "{hash}", "Engine hashes kept for ranks that name their blocks by them.", nil, nil},
 		{mGuesses, Gauge, "{prompt}", "Prompts under way whose blocks are expected and not confirmed.", nil, nil},
 		{mBookings, Gauge, "{booking}", "Requests booked and not seen to end.", nil, nil},
 		{mGateways, Gauge, "{gateway}", "Gateways with bookings.", nil, nil},

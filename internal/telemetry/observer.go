@@ -24,6 +24,7 @@ type observer struct {
 	progress  *sets[progressKey]
 	refused   *sets[refusedKey]
 	resyncs   *sets[oracle.ResyncReason]
+	refusals  *sets[string]
 
 	change, outcome, direction, source, cause, event, rpc *sets[string]
 }
@@ -66,6 +67,7 @@ func newObserver(in instruments) *observer {
 		refused: newSets(func(k refusedKey) []attribute.KeyValue {
 			return []attribute.KeyValue{attribute.String(kRPC, method(k.rpc)), attribute.String(kReason, k.reason)}
 		}),
+		refusals: word(kReason),
 		resyncs: newSets(func(r oracle.ResyncReason) []attribute.KeyValue {
 			return []attribute.KeyValue{attribute.String(kReason, r.String())}
 		}),
@@ -112,6 +114,11 @@ func (o *observer) Blocks(d oracle.BlockCounters) {
 	o.count(o.in.blockChanges, o.change, "orphan", d.Orphans)
 	o.count(o.in.blockOperations, o.outcome, "applied", d.AppliedOps)
 	o.count(o.in.blockOperations, o.outcome, "refused", d.RefusedOps)
+	if d.RefusedOps > 0 {
+		for _, r := range oracle.RefusalReasons() {
+			o.count(o.in.blockRefusals, o.refusals, r.String(), d.Refusals[r])
+		}
+	}
 	o.count(o.in.blockBatches, o.outcome, "duplicate", d.DuplicateBatches)
 	o.count(o.in.blockBatches, o.outcome, "gap", d.Gaps)
 	o.count(o.in.blockBatches, o.outcome, "ignored", d.IgnoredBatches)

@@ -28,9 +28,12 @@ func answer() *oracle.Answer {
 // everything calls each method of the observer, and Refused and Panicked, at least once with something to count.
 func everything(tel *telemetry.Telemetry) {
 	o := tel.Observer()
+	counters := oracle.BlockCounters{RefusedOps: 6}
+	counters.Refusals[oracle.RefusalHashConflict] = 6
+	o.Blocks(counters)
 	o.Decided(answer(), 120*time.Microsecond)
 	o.Blocks(oracle.BlockCounters{
-		Stored: 1, RepeatedStores: 2, Removed: 3, UnknownRemovals: 4, Orphans: 5, RefusedOps: 6, DuplicateBatches: 7, Gaps: 8,
+		Stored: 1, RepeatedStores: 2, Removed: 3, UnknownRemovals: 4, Orphans: 5, DuplicateBatches: 7, Gaps: 8,
 		IgnoredBatches: 9, DigestsMatched: 10, DigestsMismatched: 11, DigestsSkipped: 12, Snapshots: 13, AppliedOps: 14,
 	})
 	o.Resync(oracle.ResyncGap)
@@ -66,6 +69,7 @@ func TestEachReportIsCountedOnce(t *testing.T) {
 		"kvoracle.blocks.changes{change=unknown_removal}":                                    {4, 0},
 		"kvoracle.blocks.changes{change=orphan}":                                             {5, 0},
 		"kvoracle.blocks.operations{outcome=refused}":                                        {6, 0},
+		"kvoracle.blocks.refusals{reason=hash_conflict}":                                     {6, 0},
 		"kvoracle.blocks.operations{outcome=applied}":                                        {14, 0},
 		"kvoracle.blocks.batches{outcome=duplicate}":                                         {7, 0},
 		"kvoracle.blocks.batches{outcome=gap}":                                               {8, 0},
@@ -115,7 +119,7 @@ func TestGaugesShowStats(t *testing.T) {
 	clearEnv(t)
 	tel, r := metered(t)
 	s := oracle.Stats{
-		Index: index.Stats{Ledgers: 1, HolderBlocks: 2, DistinctBlocks: 3, Orphans: 4, Reclaimable: 5}, Guesses: 6,
+		Index: index.Stats{Ledgers: 1, HolderBlocks: 2, DistinctBlocks: 3, Orphans: 4, Reclaimable: 5}, Guesses: 6, Names: 13,
 		Load: load.Stats{Bookings: 7, Gateways: 8}, Model: map[string][2]int{"a": {1, 3}, "b": {0, 2}},
 	}
 	s.Workers[fleet.Ready], s.Workers[fleet.Lost] = 9, 10
@@ -125,7 +129,7 @@ func TestGaugesShowStats(t *testing.T) {
 	}
 	want := map[string]float64{
 		"kvoracle.index.ledgers": 1, "kvoracle.index.blocks": 2, "kvoracle.index.distinct_blocks": 3, "kvoracle.index.orphans": 4,
-		"kvoracle.index.reclaimable": 5, "kvoracle.guesses": 6, "kvoracle.bookings": 7, "kvoracle.gateways": 8,
+		"kvoracle.index.reclaimable": 5, "kvoracle.guesses": 6, "kvoracle.engine_hashes": 13, "kvoracle.bookings": 7, "kvoracle.gateways": 8,
 		"kvoracle.workers{state=ready}": 9, "kvoracle.workers{state=draining}": 0, "kvoracle.workers{state=lost}": 10,
 		"kvoracle.targets{confidence=fresh}": 11, "kvoracle.targets{confidence=stale}": 12,
 		"kvoracle.targets{confidence=warming}": 0, "kvoracle.targets{confidence=silent}": 0,

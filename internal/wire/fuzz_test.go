@@ -72,6 +72,12 @@ func FuzzDecodeBatch(f *testing.F) {
 		}),
 		remove(func(*kvoraclev1.RemoveBlocks) {}),
 		{Op: &kvoraclev1.BlockOp_Clear{Clear: &kvoraclev1.ClearBlocks{}}},
+		store(func(s *kvoraclev1.StoreBlocks) {
+			s.Parent = &kvoraclev1.StoreBlocks_ParentEngineHash{ParentEngineHash: 7}
+			s.Content, s.EngineHashes = locals(2), numbers(2)
+		}),
+		store(func(s *kvoraclev1.StoreBlocks) { s.Content, s.Parent, s.EngineHashes = nil, nil, bytesOf(8, 32) }),
+		remove(func(r *kvoraclev1.RemoveBlocks) { r.BlockIds, r.EngineHashes = nil, numbers(1) }),
 	}})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m := &kvoraclev1.BlockBatch{}
@@ -88,6 +94,12 @@ func FuzzDecodeBatch(f *testing.F) {
 		}
 		for i, op := range ops {
 			n := len(op.IDs) + len(op.Locals)
+			if h := len(op.Hashes); h > 0 && op.Kind != oracle.OpRefused {
+				if n != 0 && n != h || h > maxBlocksPerOp {
+					t.Fatalf("operation %d has %d hashes of %d blocks", i, h, n)
+				}
+				n = h
+			}
 			switch op.Kind {
 			case oracle.OpRefused:
 				if op.Refusal.Reason == oracle.RefusalNone || op.Refusal.Detail == "" {

@@ -41,6 +41,8 @@ const (
 	maxOps          = 65_536
 	maxBlocksPerOp  = 65_536
 	maxDetail       = 256
+	maxRoots        = 16
+	maxEngineDigest = 64 // bytes
 	maxEvents       = 1024
 	maxExpected     = 1 << 24 // output tokens
 	maxSeconds      = 86_400

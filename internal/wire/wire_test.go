@@ -4,9 +4,11 @@ import (
 	"errors"
 	"hash/maphash"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -171,7 +173,14 @@ func TestDecodeHelloNamesEachPrecondition(t *testing.T) {
 		{"hello.hash_scheme", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.HashScheme = "v2" }},
 		{"hello.repeats", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.Repeats = 0 }},
 		{"hello.repeats", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.Repeats = 9 }},
-		{"hello.root_parents", oracle.Unserved, func(h *kvoraclev1.BlocksHello) { h.RootParents = []uint64{1} }},
+		{"hello.root_parents", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.RootParents = make([]uint64, maxRoots+1) }},
+		{"hello.root_parent_digests", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.RootParentDigests = [][]byte{{1}} }},
+		{"hello.root_parent_digests", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) {
+			h.RootParentDigests, h.EngineHashes = make([][]byte, maxRoots+1), true
+		}},
+		{"hello.root_parent_digests[1]", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) {
+			h.RootParentDigests, h.EngineHashes = [][]byte{{1}, {}}, true
+		}},
 	}
 	for _, tt := range tests {
 		h := helloMessage()
@@ -206,6 +215,78 @@ func remove(change func(*kvoraclev1.RemoveBlocks)) *kvoraclev1.BlockOp {
 	return &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Remove{Remove: r}}
 }
 
+func numbers(n int) *kvoraclev1.EngineHashes {
+	return &kvoraclev1.EngineHashes{Numbers: make([]uint64, n)}
+}
+
+// bytesOf makes names of so many bytes each.
+func bytesOf(lengths ...int) *kvoraclev1.EngineHashes {
+	m := &kvoraclev1.EngineHashes{}
+	for _, n := range lengths {
+		m.Digests = append(m.Digests, make([]byte, n))
+	}
+	return m
+}
+
+func locals(n int) *kvoraclev1.StoreBlocks_LocalHashes {
+	return &kvoraclev1.StoreBlocks_LocalHashes{LocalHashes: &kvoraclev1.LocalHashes{Hashes: make([]uint64, n)}}
+}
+
+func TestEngineHashesAreRead(t *testing.T) {
+	batch := &kvoraclev1.BlockBatch{Ops: []*kvoraclev1.BlockOp{
+		store(func(s *kvoraclev1.StoreBlocks) {
+			s.Parent = &kvoraclev1.StoreBlocks_ParentEngineHash{ParentEngineHash: math.MaxUint64}
+			s.Content, s.EngineHashes = locals(2), &kvoraclev1.EngineHashes{Numbers: []uint64{1 << 63, 2}}
+		}),
+		store(func(s *kvoraclev1.StoreBlocks) {
+			s.Parent = &kvoraclev1.StoreBlocks_ParentEngineDigest{ParentEngineDigest: []byte("up")}
+			s.Content, s.EngineHashes = locals(1), &kvoraclev1.EngineHashes{Digests: [][]byte{[]byte("down")}}
+		}),
+		store(func(s *kvoraclev1.StoreBlocks) { s.Content, s.Parent, s.EngineHashes = nil, nil, numbers(3) }),
+		remove(func(r *kvoraclev1.RemoveBlocks) { r.BlockIds, r.EngineHashes = nil, bytesOf(1, 64) }),
+	}}
+	got, err := DecodeBatch(batch, 4, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []oracle.Op{
+		{
+			Kind: oracle.OpStore, Content: oracle.ContentLocals, Locals: make([]block.Local, 2),
+			Hashes: []oracle.EngineHash{1 << 63, 2}, ParentHash: math.MaxUint64, HasParentHash: true,
+		},
+		{
+			Kind: oracle.OpStore, Content: oracle.ContentLocals, Locals: make([]block.Local, 1),
+			Hashes: []oracle.EngineHash{oracle.EngineHash(block.Sum([]byte("down")))}, ParentHash: oracle.EngineHash(block.Sum([]byte("up"))), HasParentHash: true,
+		},
+		{Kind: oracle.OpStore, Content: oracle.ContentNone, Hashes: make([]oracle.EngineHash, 3)},
+		{Kind: oracle.OpRemove, IDs: []block.ID{}, Hashes: []oracle.EngineHash{
+			oracle.EngineHash(block.Sum(make([]byte, 1))), oracle.EngineHash(block.Sum(make([]byte, 64))),
+		}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	h := helloMessage()
+	h.EngineHashes, h.RootParents, h.RootParentDigests = true, []uint64{5}, [][]byte{[]byte("up")}
+	hello, err := DecodeHello(h)
+	if err != nil || !hello.EngineHashes || !slices.Equal(hello.Roots, []uint64{5, block.Sum([]byte("up"))}) {
+		t.Errorf("hello: %+v, %v", hello, err)
+	}
+}
+
+// TestReasonsAreTheProtos: both sides count and name alike.
+func TestReasonsAreTheProtos(t *testing.T) {
+	names := kvoraclev1.RefusalReason_name
+	for _, r := range oracle.RefusalReasons() {
+		if want := "REFUSAL_REASON_" + strings.ToUpper(r.String()); names[int32(r)] != want {
+			t.Errorf("reason %d is %s here and %q in the proto", r, want, names[int32(r)])
+		}
+	}
+	if n := len(oracle.RefusalReasons()); n != len(names)-1 {
+		t.Errorf("%d reasons here, %d in the proto", n, len(names)-1)
+	}
+}
+
 func TestBadOperationsAreRefusedAlone(t *testing.T) {
 	bad := []struct {
 		op   *kvoraclev1.BlockOp
@@ -231,6 +312,22 @@ func TestBadOperationsAreRefusedAlone(t *testing.T) {
 		{remove(func(r *kvoraclev1.RemoveBlocks) { r.Tier = 9 }), oracle.RefusalTier},
 		{remove(func(r *kvoraclev1.RemoveBlocks) { r.Group = 2 }), oracle.RefusalGroup},
 		{&kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Clear{Clear: &kvoraclev1.ClearBlocks{Tier: 9}}}, oracle.RefusalTier},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.EngineHashes = numbers(1) }), oracle.RefusalMalformed}, // beside ids
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Content, s.EngineHashes = locals(2), numbers(1) }), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Content, s.EngineHashes = locals(1), &kvoraclev1.EngineHashes{} }), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Content, s.EngineHashes = nil, numbers(maxBlocksPerOp+1) }), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Content, s.Parent, s.EngineHashes = locals(1), nil, numbers(1) }), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Content, s.EngineHashes = locals(1), bytesOf(0) }), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Content, s.EngineHashes = locals(1), bytesOf(65) }), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) {
+			s.Content, s.EngineHashes = locals(2), &kvoraclev1.EngineHashes{Numbers: []uint64{1}, Digests: [][]byte{{1}}}
+		}), oracle.RefusalMalformed},
+		{store(func(s *kvoraclev1.StoreBlocks) {
+			s.Content, s.EngineHashes = locals(1), numbers(1)
+			s.Parent = &kvoraclev1.StoreBlocks_ParentEngineDigest{}
+		}), oracle.RefusalMalformed},
+		{remove(func(r *kvoraclev1.RemoveBlocks) { r.EngineHashes = numbers(1) }), oracle.RefusalMalformed}, // beside ids
+		{remove(func(r *kvoraclev1.RemoveBlocks) { r.BlockIds, r.EngineHashes = nil, bytesOf(3, 0) }), oracle.RefusalMalformed},
 	}
 	batch := &kvoraclev1.BlockBatch{}
 	for _, b := range bad {

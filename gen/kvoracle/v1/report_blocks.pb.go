@@ -104,6 +104,12 @@ const (
 	RefusalReason_REFUSAL_REASON_AWAITING_SNAPSHOT RefusalReason = 10
 	// A snapshot chunk or end without a begin, or a count that did not match.
 	RefusalReason_REFUSAL_REASON_SNAPSHOT RefusalReason = 11
+	// An engine hash that stands for a block was told with other content or another parent, or twice in one store, or
+	// belongs to or follows one for which that has happened. The first content stays.
+	RefusalReason_REFUSAL_REASON_HASH_CONFLICT RefusalReason = 12
+	// There is no room for more engine hashes: twice the declared capacities of the rank (1,048,576 for a tier without one)
+	// and 4,096, or the server's limit for all ranks.
+	RefusalReason_REFUSAL_REASON_ENGINE_HASHES_FULL RefusalReason = 13
 )
 
 // Enum value maps for RefusalReason.
@@ -121,20 +127,24 @@ var (
 		9:  "REFUSAL_REASON_DUPLICATE_BATCH",
 		10: "REFUSAL_REASON_AWAITING_SNAPSHOT",
 		11: "REFUSAL_REASON_SNAPSHOT",
+		12: "REFUSAL_REASON_HASH_CONFLICT",
+		13: "REFUSAL_REASON_ENGINE_HASHES_FULL",
 	}
 	RefusalReason_value = map[string]int32{
-		"REFUSAL_REASON_UNSPECIFIED":       0,
-		"REFUSAL_REASON_MALFORMED":         1,
-		"REFUSAL_REASON_PARTIAL_BLOCK":     2,
-		"REFUSAL_REASON_PARENT_CONFLICT":   3,
-		"REFUSAL_REASON_ORPHANS_FULL":      4,
-		"REFUSAL_REASON_CAPACITY":          5,
-		"REFUSAL_REASON_GROUP":             6,
-		"REFUSAL_REASON_TIER":              7,
-		"REFUSAL_REASON_UNSERVED_FIELD":    8,
-		"REFUSAL_REASON_DUPLICATE_BATCH":   9,
-		"REFUSAL_REASON_AWAITING_SNAPSHOT": 10,
-		"REFUSAL_REASON_SNAPSHOT":          11,
+		"REFUSAL_REASON_UNSPECIFIED":        0,
+		"REFUSAL_REASON_MALFORMED":          1,
+		"REFUSAL_REASON_PARTIAL_BLOCK":      2,
+		"REFUSAL_REASON_PARENT_CONFLICT":    3,
+		"REFUSAL_REASON_ORPHANS_FULL":       4,
+		"REFUSAL_REASON_CAPACITY":           5,
+		"REFUSAL_REASON_GROUP":              6,
+		"REFUSAL_REASON_TIER":               7,
+		"REFUSAL_REASON_UNSERVED_FIELD":     8,
+		"REFUSAL_REASON_DUPLICATE_BATCH":    9,
+		"REFUSAL_REASON_AWAITING_SNAPSHOT":  10,
+		"REFUSAL_REASON_SNAPSHOT":           11,
+		"REFUSAL_REASON_HASH_CONFLICT":      12,
+		"REFUSAL_REASON_ENGINE_HASHES_FULL": 13,
 	}
 )
 
@@ -247,7 +257,13 @@ func (ResyncReason) EnumDescriptor() ([]byte, []int) {
 //
 // Refused with FAILED_PRECONDITION and the field's name: a missing worker_id, model, hash_scheme or repeats; a
 // hash_scheme unknown to the server; a block_size of 0 or above 65,536 (INVALID_ARGUMENT); a dp_rank at or
-// above dp_size; an incarnation below the known one; a model or block size that contradicts the same incarnation's.
+// above dp_size; an incarnation below the known one; a model, block size, repeats or engine_hashes that contradicts the
+// same incarnation's.
+//
+// Two ways of naming blocks. A reporter that knows block ids (it keeps engine hash -> block id itself, as client.Reporter
+// does, or its engine hashes as we do) sends ids. A simple one sets engine_hashes and passes on what the engine says: its
+// own hashes with the tokens. The server then keeps the table, for this rank in this incarnation only: hashes of two
+// engines are never compared, whatever their seeds. The table survives a cut stream; a snapshot replaces it.
 type BlocksHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The worker. A new name registers it; a known one updates it.
@@ -263,9 +279,15 @@ type BlocksHello struct {
 	HashScheme string `protobuf:"bytes,5,opt,name=hash_scheme,json=hashScheme,proto3" json:"hash_scheme,omitempty"`
 	// What a repeated store means. Required.
 	Repeats RepeatMeaning `protobuf:"varint,6,opt,name=repeats,proto3,enum=kvoracle.v1.RepeatMeaning" json:"repeats,omitempty"`
-	// Parent values that stand for "no parent" in this engine's stream besides an absent one. Not served yet:
-	// UNIMPLEMENTED when set.
-	RootParents   []uint64 `protobuf:"fixed64,7,rep,packed,name=root_parents,json=rootParents,proto3" json:"root_parents,omitempty"`
+	// Parent values that stand for "no parent" in this engine's stream: a parent_block_id or parent_engine_hash that equals
+	// one of them is read as root. Some engines hash the start of every prompt to a constant. A constant that is not
+	// declared is an unknown parent: what follows it are orphans. At most 16.
+	RootParents []uint64 `protobuf:"fixed64,7,rep,packed,name=root_parents,json=rootParents,proto3" json:"root_parents,omitempty"`
+	// The same for parent_engine_digest. At most 16 of 1 to 64 bytes, and only with engine_hashes.
+	RootParentDigests [][]byte `protobuf:"bytes,8,rep,name=root_parent_digests,json=rootParentDigests,proto3" json:"root_parent_digests,omitempty"`
+	// Blocks of this stream are named by the engine's own hashes: every store and removal has engine_hashes, and no
+	// block_ids. Else none has.
+	EngineHashes  bool `protobuf:"varint,9,opt,name=engine_hashes,json=engineHashes,proto3" json:"engine_hashes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -349,6 +371,77 @@ func (x *BlocksHello) GetRootParents() []uint64 {
 	return nil
 }
 
+func (x *BlocksHello) GetRootParentDigests() [][]byte {
+	if x != nil {
+		return x.RootParentDigests
+	}
+	return nil
+}
+
+func (x *BlocksHello) GetEngineHashes() bool {
+	if x != nil {
+		return x.EngineHashes
+	}
+	return false
+}
+
+// EngineHashes are an engine's own names of blocks, in exactly one form. Any value is a name; what it stands for is said
+// by the store that brings it.
+type EngineHashes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names that are integers; signed ones as the two's complement of 64 bits.
+	Numbers []uint64 `protobuf:"fixed64,1,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	// Names that are bytes, 1 to 64 of them each. A name of bytes is as good as the number XXH3-64 with seed 1337 makes of
+	// it, which is what the server keeps; so sum it up as that number in digests.
+	Digests       [][]byte `protobuf:"bytes,2,rep,name=digests,proto3" json:"digests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EngineHashes) Reset() {
+	*x = EngineHashes{}
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EngineHashes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EngineHashes) ProtoMessage() {}
+
+func (x *EngineHashes) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EngineHashes.ProtoReflect.Descriptor instead.
+func (*EngineHashes) Descriptor() ([]byte, []int) {
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *EngineHashes) GetNumbers() []uint64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+func (x *EngineHashes) GetDigests() [][]byte {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
 // BlockOp is one change, in order.
 type BlockOp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -366,7 +459,7 @@ type BlockOp struct {
 
 func (x *BlockOp) Reset() {
 	*x = BlockOp{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[1]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +471,7 @@ func (x *BlockOp) String() string {
 func (*BlockOp) ProtoMessage() {}
 
 func (x *BlockOp) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[1]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +484,7 @@ func (x *BlockOp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockOp.ProtoReflect.Descriptor instead.
 func (*BlockOp) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{1}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *BlockOp) GetOp() isBlockOp_Op {
@@ -462,8 +555,12 @@ type StoreBlocks struct {
 	//
 	//	*StoreBlocks_Root
 	//	*StoreBlocks_ParentBlockId
+	//	*StoreBlocks_ParentEngineHash
+	//	*StoreBlocks_ParentEngineDigest
 	Parent isStoreBlocks_Parent `protobuf_oneof:"parent"`
-	// The blocks, in exactly one form; 1 to 65,536 of them.
+	// The blocks, in exactly one form; 1 to 65,536 of them. With engine_hashes: tokens or local_hashes, or nothing, if the
+	// engine did not say what it stored (a copy in another tier, usually). A hash that is known is then another copy of its
+	// block; one that is not waits, counted as an orphan, until a store says what it is. The parent is not looked at then.
 	//
 	// Types that are valid to be assigned to Content:
 	//
@@ -482,14 +579,18 @@ type StoreBlocks struct {
 	CacheSalt string `protobuf:"bytes,9,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
 	// Multimodal items, token positions counted from the first block's start. Not served yet: the operation is refused
 	// alone when set.
-	Multimodal    []*BlockMultimodal `protobuf:"bytes,10,rep,name=multimodal,proto3" json:"multimodal,omitempty"`
+	Multimodal []*BlockMultimodal `protobuf:"bytes,10,rep,name=multimodal,proto3" json:"multimodal,omitempty"`
+	// The engine's own names of these blocks, one each, in order; see BlocksHello.engine_hashes. A name stands for one block
+	// as long as some tier holds it. A store that gives it other content or another parent is refused
+	// (REFUSAL_REASON_HASH_CONFLICT), and so is what follows the name from then on, until its last copy is removed.
+	EngineHashes  *EngineHashes `protobuf:"bytes,13,opt,name=engine_hashes,json=engineHashes,proto3" json:"engine_hashes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoreBlocks) Reset() {
 	*x = StoreBlocks{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[2]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -501,7 +602,7 @@ func (x *StoreBlocks) String() string {
 func (*StoreBlocks) ProtoMessage() {}
 
 func (x *StoreBlocks) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[2]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -514,7 +615,7 @@ func (x *StoreBlocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreBlocks.ProtoReflect.Descriptor instead.
 func (*StoreBlocks) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{2}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *StoreBlocks) GetParent() isStoreBlocks_Parent {
@@ -540,6 +641,24 @@ func (x *StoreBlocks) GetParentBlockId() uint64 {
 		}
 	}
 	return 0
+}
+
+func (x *StoreBlocks) GetParentEngineHash() uint64 {
+	if x != nil {
+		if x, ok := x.Parent.(*StoreBlocks_ParentEngineHash); ok {
+			return x.ParentEngineHash
+		}
+	}
+	return 0
+}
+
+func (x *StoreBlocks) GetParentEngineDigest() []byte {
+	if x != nil {
+		if x, ok := x.Parent.(*StoreBlocks_ParentEngineDigest); ok {
+			return x.ParentEngineDigest
+		}
+	}
+	return nil
 }
 
 func (x *StoreBlocks) GetContent() isStoreBlocks_Content {
@@ -611,6 +730,13 @@ func (x *StoreBlocks) GetMultimodal() []*BlockMultimodal {
 	return nil
 }
 
+func (x *StoreBlocks) GetEngineHashes() *EngineHashes {
+	if x != nil {
+		return x.EngineHashes
+	}
+	return nil
+}
+
 type isStoreBlocks_Parent interface {
 	isStoreBlocks_Parent()
 }
@@ -626,9 +752,24 @@ type StoreBlocks_ParentBlockId struct {
 	ParentBlockId uint64 `protobuf:"fixed64,2,opt,name=parent_block_id,json=parentBlockId,proto3,oneof"`
 }
 
+type StoreBlocks_ParentEngineHash struct {
+	// The engine's name of a block, an integer; only with engine_hashes. If it is not known, the new blocks wait for it:
+	// kept (bounded), counted as orphans, and credited only once the parent is reported.
+	ParentEngineHash uint64 `protobuf:"fixed64,11,opt,name=parent_engine_hash,json=parentEngineHash,proto3,oneof"`
+}
+
+type StoreBlocks_ParentEngineDigest struct {
+	// The same as bytes.
+	ParentEngineDigest []byte `protobuf:"bytes,12,opt,name=parent_engine_digest,json=parentEngineDigest,proto3,oneof"`
+}
+
 func (*StoreBlocks_Root) isStoreBlocks_Parent() {}
 
 func (*StoreBlocks_ParentBlockId) isStoreBlocks_Parent() {}
+
+func (*StoreBlocks_ParentEngineHash) isStoreBlocks_Parent() {}
+
+func (*StoreBlocks_ParentEngineDigest) isStoreBlocks_Parent() {}
 
 type isStoreBlocks_Content interface {
 	isStoreBlocks_Content()
@@ -664,7 +805,7 @@ type Root struct {
 
 func (x *Root) Reset() {
 	*x = Root{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[3]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +817,7 @@ func (x *Root) String() string {
 func (*Root) ProtoMessage() {}
 
 func (x *Root) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[3]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +830,7 @@ func (x *Root) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Root.ProtoReflect.Descriptor instead.
 func (*Root) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{3}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{4}
 }
 
 // BlockIds lists canonical block ids: id[0] = XXH3-64(keyspace, local[0]), id[i] = XXH3-64(id[i-1], local[i]); see
@@ -704,7 +845,7 @@ type BlockIds struct {
 
 func (x *BlockIds) Reset() {
 	*x = BlockIds{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[4]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +857,7 @@ func (x *BlockIds) String() string {
 func (*BlockIds) ProtoMessage() {}
 
 func (x *BlockIds) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[4]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,7 +870,7 @@ func (x *BlockIds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockIds.ProtoReflect.Descriptor instead.
 func (*BlockIds) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{4}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *BlockIds) GetIds() []uint64 {
@@ -750,7 +891,7 @@ type LocalHashes struct {
 
 func (x *LocalHashes) Reset() {
 	*x = LocalHashes{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[5]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -762,7 +903,7 @@ func (x *LocalHashes) String() string {
 func (*LocalHashes) ProtoMessage() {}
 
 func (x *LocalHashes) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[5]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -775,7 +916,7 @@ func (x *LocalHashes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalHashes.ProtoReflect.Descriptor instead.
 func (*LocalHashes) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{5}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *LocalHashes) GetHashes() []uint64 {
@@ -796,7 +937,7 @@ type BlockTokens struct {
 
 func (x *BlockTokens) Reset() {
 	*x = BlockTokens{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[6]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +949,7 @@ func (x *BlockTokens) String() string {
 func (*BlockTokens) ProtoMessage() {}
 
 func (x *BlockTokens) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[6]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +962,7 @@ func (x *BlockTokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockTokens.ProtoReflect.Descriptor instead.
 func (*BlockTokens) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{6}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BlockTokens) GetTokenIds() []uint32 {
@@ -846,7 +987,7 @@ type BlockMultimodal struct {
 
 func (x *BlockMultimodal) Reset() {
 	*x = BlockMultimodal{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[7]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +999,7 @@ func (x *BlockMultimodal) String() string {
 func (*BlockMultimodal) ProtoMessage() {}
 
 func (x *BlockMultimodal) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[7]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +1012,7 @@ func (x *BlockMultimodal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockMultimodal.ProtoReflect.Descriptor instead.
 func (*BlockMultimodal) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{7}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *BlockMultimodal) GetFirstToken() uint32 {
@@ -895,22 +1036,24 @@ func (x *BlockMultimodal) GetDigest() []byte {
 	return nil
 }
 
-// RemoveBlocks takes blocks (COUNTED: one copy of each) out of a tier. An id not held there is counted.
+// RemoveBlocks takes blocks (COUNTED: one copy of each) out of a tier. An id or hash not held there is counted.
 type RemoveBlocks struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Canonical ids; 1 to 65,536.
+	// Canonical ids; 1 to 65,536, or none with engine_hashes.
 	BlockIds []uint64 `protobuf:"fixed64,1,rep,packed,name=block_ids,json=blockIds,proto3" json:"block_ids,omitempty"`
 	// From where. Unspecified: device.
 	Tier Tier `protobuf:"varint,2,opt,name=tier,proto3,enum=kvoracle.v1.Tier" json:"tier,omitempty"`
 	// Attention group, as in StoreBlocks.
-	Group         uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"`
+	Group uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"`
+	// The engine's own names, 1 to 65,536; see BlocksHello.engine_hashes.
+	EngineHashes  *EngineHashes `protobuf:"bytes,4,opt,name=engine_hashes,json=engineHashes,proto3" json:"engine_hashes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveBlocks) Reset() {
 	*x = RemoveBlocks{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[8]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -922,7 +1065,7 @@ func (x *RemoveBlocks) String() string {
 func (*RemoveBlocks) ProtoMessage() {}
 
 func (x *RemoveBlocks) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[8]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -935,7 +1078,7 @@ func (x *RemoveBlocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveBlocks.ProtoReflect.Descriptor instead.
 func (*RemoveBlocks) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{8}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RemoveBlocks) GetBlockIds() []uint64 {
@@ -959,6 +1102,13 @@ func (x *RemoveBlocks) GetGroup() uint32 {
 	return 0
 }
 
+func (x *RemoveBlocks) GetEngineHashes() *EngineHashes {
+	if x != nil {
+		return x.EngineHashes
+	}
+	return nil
+}
+
 // ClearBlocks empties a tier, or all.
 type ClearBlocks struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -970,7 +1120,7 @@ type ClearBlocks struct {
 
 func (x *ClearBlocks) Reset() {
 	*x = ClearBlocks{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[9]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1132,7 @@ func (x *ClearBlocks) String() string {
 func (*ClearBlocks) ProtoMessage() {}
 
 func (x *ClearBlocks) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[9]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1145,7 @@ func (x *ClearBlocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearBlocks.ProtoReflect.Descriptor instead.
 func (*ClearBlocks) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{9}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ClearBlocks) GetTier() Tier {
@@ -1018,7 +1168,7 @@ type BlockBatch struct {
 
 func (x *BlockBatch) Reset() {
 	*x = BlockBatch{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[10]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1180,7 @@ func (x *BlockBatch) String() string {
 func (*BlockBatch) ProtoMessage() {}
 
 func (x *BlockBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[10]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1193,7 @@ func (x *BlockBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockBatch.ProtoReflect.Descriptor instead.
 func (*BlockBatch) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{10}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *BlockBatch) GetSequence() uint64 {
@@ -1073,7 +1223,7 @@ type SnapshotBegin struct {
 
 func (x *SnapshotBegin) Reset() {
 	*x = SnapshotBegin{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[11]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1235,7 @@ func (x *SnapshotBegin) String() string {
 func (*SnapshotBegin) ProtoMessage() {}
 
 func (x *SnapshotBegin) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[11]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1248,7 @@ func (x *SnapshotBegin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotBegin.ProtoReflect.Descriptor instead.
 func (*SnapshotBegin) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{11}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotBegin) GetSequence() uint64 {
@@ -1119,7 +1269,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[12]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1281,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[12]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1294,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{12}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotChunk) GetStores() []*StoreBlocks {
@@ -1158,6 +1308,7 @@ func (x *SnapshotChunk) GetStores() []*StoreBlocks {
 type SnapshotEnd struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Blocks the snapshot should have given, all tiers together; 0: not checked. A different count refuses the snapshot.
+	// With engine_hashes: names, each once for every tier it has a copy in.
 	BlockCount    uint64 `protobuf:"varint,1,opt,name=block_count,json=blockCount,proto3" json:"block_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1165,7 +1316,7 @@ type SnapshotEnd struct {
 
 func (x *SnapshotEnd) Reset() {
 	*x = SnapshotEnd{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[13]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1328,7 @@ func (x *SnapshotEnd) String() string {
 func (*SnapshotEnd) ProtoMessage() {}
 
 func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[13]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1341,7 @@ func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEnd.ProtoReflect.Descriptor instead.
 func (*SnapshotEnd) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{13}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotEnd) GetBlockCount() uint64 {
@@ -1201,15 +1352,20 @@ func (x *SnapshotEnd) GetBlockCount() uint64 {
 }
 
 // BlockDigest is what the reporter believes it has told, to be compared with what the oracle has understood.
+//
+// With engine_hashes it is over the engine's names instead of block ids: every name with a copy in the tier, placed or
+// waiting, once. A reporter that cannot do that leaves digests out and loses only the discovery of silent drift. After a
+// refused store or removal the two sides may differ without any loss, so such a digest is skipped until everything was
+// cleared or a snapshot came.
 type BlockDigest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// State after this batch. Compared only when it is the last one applied; otherwise counted as skipped.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Tier; unspecified: device.
 	Tier Tier `protobuf:"varint,2,opt,name=tier,proto3,enum=kvoracle.v1.Tier" json:"tier,omitempty"`
-	// Distinct blocks held in the tier.
+	// Distinct blocks (names) held in the tier.
 	Count uint64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
-	// XOR of their ids.
+	// XOR of their ids (names).
 	Xor uint64 `protobuf:"fixed64,4,opt,name=xor,proto3" json:"xor,omitempty"`
 	// Sum of their ids modulo 2^64.
 	Sum           uint64 `protobuf:"fixed64,5,opt,name=sum,proto3" json:"sum,omitempty"`
@@ -1219,7 +1375,7 @@ type BlockDigest struct {
 
 func (x *BlockDigest) Reset() {
 	*x = BlockDigest{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[14]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1231,7 +1387,7 @@ func (x *BlockDigest) String() string {
 func (*BlockDigest) ProtoMessage() {}
 
 func (x *BlockDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[14]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1244,7 +1400,7 @@ func (x *BlockDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockDigest.ProtoReflect.Descriptor instead.
 func (*BlockDigest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{14}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BlockDigest) GetSequence() uint64 {
@@ -1302,7 +1458,7 @@ type ReportBlocksRequest struct {
 
 func (x *ReportBlocksRequest) Reset() {
 	*x = ReportBlocksRequest{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[15]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1470,7 @@ func (x *ReportBlocksRequest) String() string {
 func (*ReportBlocksRequest) ProtoMessage() {}
 
 func (x *ReportBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[15]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1483,7 @@ func (x *ReportBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBlocksRequest.ProtoReflect.Descriptor instead.
 func (*ReportBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{15}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReportBlocksRequest) GetMessage() isReportBlocksRequest_Message {
@@ -1454,7 +1610,7 @@ type BlocksAccepted struct {
 
 func (x *BlocksAccepted) Reset() {
 	*x = BlocksAccepted{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[16]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1622,7 @@ func (x *BlocksAccepted) String() string {
 func (*BlocksAccepted) ProtoMessage() {}
 
 func (x *BlocksAccepted) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[16]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1635,7 @@ func (x *BlocksAccepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlocksAccepted.ProtoReflect.Descriptor instead.
 func (*BlocksAccepted) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{16}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BlocksAccepted) GetResumeFrom() uint64 {
@@ -1527,7 +1683,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[17]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +1695,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[17]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +1708,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{17}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Refusal) GetSequence() uint64 {
@@ -1594,7 +1750,7 @@ type BlockCounters struct {
 	Removed uint64 `protobuf:"varint,3,opt,name=removed,proto3" json:"removed,omitempty"`
 	// Removals of a block not held.
 	UnknownRemovals uint64 `protobuf:"varint,4,opt,name=unknown_removals,json=unknownRemovals,proto3" json:"unknown_removals,omitempty"`
-	// Blocks stored under a parent not held.
+	// Blocks stored under a parent not held, and engine hashes that cannot be placed yet.
 	Orphans uint64 `protobuf:"varint,5,opt,name=orphans,proto3" json:"orphans,omitempty"`
 	// Operations refused.
 	RefusedOps uint64 `protobuf:"varint,6,opt,name=refused_ops,json=refusedOps,proto3" json:"refused_ops,omitempty"`
@@ -1611,14 +1767,16 @@ type BlockCounters struct {
 	// Digests for another moment than the last batch applied.
 	DigestsSkipped uint64 `protobuf:"varint,12,opt,name=digests_skipped,json=digestsSkipped,proto3" json:"digests_skipped,omitempty"`
 	// Snapshots swapped in.
-	Snapshots     uint64 `protobuf:"varint,13,opt,name=snapshots,proto3" json:"snapshots,omitempty"`
+	Snapshots uint64 `protobuf:"varint,13,opt,name=snapshots,proto3" json:"snapshots,omitempty"`
+	// Stores refused with REFUSAL_REASON_HASH_CONFLICT.
+	HashConflicts uint64 `protobuf:"varint,14,opt,name=hash_conflicts,json=hashConflicts,proto3" json:"hash_conflicts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BlockCounters) Reset() {
 	*x = BlockCounters{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[18]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1630,7 +1788,7 @@ func (x *BlockCounters) String() string {
 func (*BlockCounters) ProtoMessage() {}
 
 func (x *BlockCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[18]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1643,7 +1801,7 @@ func (x *BlockCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockCounters.ProtoReflect.Descriptor instead.
 func (*BlockCounters) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{18}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BlockCounters) GetStored() uint64 {
@@ -1737,6 +1895,13 @@ func (x *BlockCounters) GetSnapshots() uint64 {
 	return 0
 }
 
+func (x *BlockCounters) GetHashConflicts() uint64 {
+	if x != nil {
+		return x.HashConflicts
+	}
+	return 0
+}
+
 // BlocksAck acknowledges cumulatively.
 type BlocksAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1744,7 +1909,7 @@ type BlocksAck struct {
 	AppliedSequence uint64 `protobuf:"varint,1,opt,name=applied_sequence,json=appliedSequence,proto3" json:"applied_sequence,omitempty"`
 	// Confidence now.
 	Confidence BlockConfidence `protobuf:"varint,2,opt,name=confidence,proto3,enum=kvoracle.v1.BlockConfidence" json:"confidence,omitempty"`
-	// Blocks the oracle believes the target holds, all tiers together.
+	// Blocks the oracle believes the target holds, all tiers together; engine hashes that wait for a place not among them.
 	HeldBlocks uint64 `protobuf:"varint,3,opt,name=held_blocks,json=heldBlocks,proto3" json:"held_blocks,omitempty"`
 	// Totals of the stream.
 	Counters *BlockCounters `protobuf:"bytes,4,opt,name=counters,proto3" json:"counters,omitempty"`
@@ -1759,7 +1924,7 @@ type BlocksAck struct {
 
 func (x *BlocksAck) Reset() {
 	*x = BlocksAck{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[19]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1771,7 +1936,7 @@ func (x *BlocksAck) String() string {
 func (*BlocksAck) ProtoMessage() {}
 
 func (x *BlocksAck) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[19]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1784,7 +1949,7 @@ func (x *BlocksAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlocksAck.ProtoReflect.Descriptor instead.
 func (*BlocksAck) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{19}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *BlocksAck) GetAppliedSequence() uint64 {
@@ -1844,7 +2009,7 @@ type ResyncRequest struct {
 
 func (x *ResyncRequest) Reset() {
 	*x = ResyncRequest{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[20]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2021,7 @@ func (x *ResyncRequest) String() string {
 func (*ResyncRequest) ProtoMessage() {}
 
 func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[20]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2034,7 @@ func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncRequest.ProtoReflect.Descriptor instead.
 func (*ResyncRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{20}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResyncRequest) GetReason() ResyncReason {
@@ -1911,7 +2076,7 @@ type ReportBlocksResponse struct {
 
 func (x *ReportBlocksResponse) Reset() {
 	*x = ReportBlocksResponse{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[21]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1923,7 +2088,7 @@ func (x *ReportBlocksResponse) String() string {
 func (*ReportBlocksResponse) ProtoMessage() {}
 
 func (x *ReportBlocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[21]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1936,7 +2101,7 @@ func (x *ReportBlocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBlocksResponse.ProtoReflect.Descriptor instead.
 func (*ReportBlocksResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{21}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReportBlocksResponse) GetMessage() isReportBlocksResponse_Message {
@@ -2018,7 +2183,7 @@ var File_kvoracle_v1_report_blocks_proto protoreflect.FileDescriptor
 
 const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\n" +
-	"\x1fkvoracle/v1/report_blocks.proto\x12\vkvoracle.v1\x1a\x18kvoracle/v1/common.proto\x1a\x1dkvoracle/v1/report_load.proto\"\x98\x02\n" +
+	"\x1fkvoracle/v1/report_blocks.proto\x12\vkvoracle.v1\x1a\x18kvoracle/v1/common.proto\x1a\x1dkvoracle/v1/report_load.proto\"\xed\x02\n" +
 	"\vBlocksHello\x12/\n" +
 	"\x06worker\x18\x01 \x01(\v2\x17.kvoracle.v1.WorkerSpecR\x06worker\x12\x17\n" +
 	"\adp_rank\x18\x02 \x01(\rR\x06dpRank\x12 \n" +
@@ -2027,15 +2192,22 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\vhash_scheme\x18\x05 \x01(\tR\n" +
 	"hashScheme\x124\n" +
 	"\arepeats\x18\x06 \x01(\x0e2\x1a.kvoracle.v1.RepeatMeaningR\arepeats\x12!\n" +
-	"\froot_parents\x18\a \x03(\x06R\vrootParents\"\xa8\x01\n" +
+	"\froot_parents\x18\a \x03(\x06R\vrootParents\x12.\n" +
+	"\x13root_parent_digests\x18\b \x03(\fR\x11rootParentDigests\x12#\n" +
+	"\rengine_hashes\x18\t \x01(\bR\fengineHashes\"B\n" +
+	"\fEngineHashes\x12\x18\n" +
+	"\anumbers\x18\x01 \x03(\x06R\anumbers\x12\x18\n" +
+	"\adigests\x18\x02 \x03(\fR\adigests\"\xa8\x01\n" +
 	"\aBlockOp\x120\n" +
 	"\x05store\x18\x01 \x01(\v2\x18.kvoracle.v1.StoreBlocksH\x00R\x05store\x123\n" +
 	"\x06remove\x18\x02 \x01(\v2\x19.kvoracle.v1.RemoveBlocksH\x00R\x06remove\x120\n" +
 	"\x05clear\x18\x03 \x01(\v2\x18.kvoracle.v1.ClearBlocksH\x00R\x05clearB\x04\n" +
-	"\x02op\"\xe6\x03\n" +
+	"\x02op\"\x8a\x05\n" +
 	"\vStoreBlocks\x12'\n" +
 	"\x04root\x18\x01 \x01(\v2\x11.kvoracle.v1.RootH\x00R\x04root\x12(\n" +
-	"\x0fparent_block_id\x18\x02 \x01(\x06H\x00R\rparentBlockId\x124\n" +
+	"\x0fparent_block_id\x18\x02 \x01(\x06H\x00R\rparentBlockId\x12.\n" +
+	"\x12parent_engine_hash\x18\v \x01(\x06H\x00R\x10parentEngineHash\x122\n" +
+	"\x14parent_engine_digest\x18\f \x01(\fH\x00R\x12parentEngineDigest\x124\n" +
 	"\tblock_ids\x18\x03 \x01(\v2\x15.kvoracle.v1.BlockIdsH\x01R\bblockIds\x12=\n" +
 	"\flocal_hashes\x18\x04 \x01(\v2\x18.kvoracle.v1.LocalHashesH\x01R\vlocalHashes\x122\n" +
 	"\x06tokens\x18\x05 \x01(\v2\x18.kvoracle.v1.BlockTokensH\x01R\x06tokens\x12%\n" +
@@ -2047,7 +2219,8 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\n" +
 	"multimodal\x18\n" +
 	" \x03(\v2\x1c.kvoracle.v1.BlockMultimodalR\n" +
-	"multimodalB\b\n" +
+	"multimodal\x12>\n" +
+	"\rengine_hashes\x18\r \x01(\v2\x19.kvoracle.v1.EngineHashesR\fengineHashesB\b\n" +
 	"\x06parentB\t\n" +
 	"\acontent\"\x06\n" +
 	"\x04Root\"\x1c\n" +
@@ -2062,11 +2235,12 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"firstToken\x12\x1f\n" +
 	"\vtoken_count\x18\x02 \x01(\rR\n" +
 	"tokenCount\x12\x16\n" +
-	"\x06digest\x18\x03 \x01(\fR\x06digest\"h\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\"\xa8\x01\n" +
 	"\fRemoveBlocks\x12\x1b\n" +
 	"\tblock_ids\x18\x01 \x03(\x06R\bblockIds\x12%\n" +
 	"\x04tier\x18\x02 \x01(\x0e2\x11.kvoracle.v1.TierR\x04tier\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\rR\x05group\"4\n" +
+	"\x05group\x18\x03 \x01(\rR\x05group\x12>\n" +
+	"\rengine_hashes\x18\x04 \x01(\v2\x19.kvoracle.v1.EngineHashesR\fengineHashes\"4\n" +
 	"\vClearBlocks\x12%\n" +
 	"\x04tier\x18\x01 \x01(\x0e2\x11.kvoracle.v1.TierR\x04tier\"P\n" +
 	"\n" +
@@ -2106,7 +2280,7 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\rR\x02op\x122\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x1a.kvoracle.v1.RefusalReasonR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xd9\x03\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x80\x04\n" +
 	"\rBlockCounters\x12\x16\n" +
 	"\x06stored\x18\x01 \x01(\x04R\x06stored\x12'\n" +
 	"\x0frepeated_stores\x18\x02 \x01(\x04R\x0erepeatedStores\x12\x18\n" +
@@ -2122,7 +2296,8 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	" \x01(\x04R\x0edigestsMatched\x12-\n" +
 	"\x12digests_mismatched\x18\v \x01(\x04R\x11digestsMismatched\x12'\n" +
 	"\x0fdigests_skipped\x18\f \x01(\x04R\x0edigestsSkipped\x12\x1c\n" +
-	"\tsnapshots\x18\r \x01(\x04R\tsnapshots\"\xac\x02\n" +
+	"\tsnapshots\x18\r \x01(\x04R\tsnapshots\x12%\n" +
+	"\x0ehash_conflicts\x18\x0e \x01(\x04R\rhashConflicts\"\xac\x02\n" +
 	"\tBlocksAck\x12)\n" +
 	"\x10applied_sequence\x18\x01 \x01(\x04R\x0fappliedSequence\x12<\n" +
 	"\n" +
@@ -2146,7 +2321,7 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\rRepeatMeaning\x12\x1e\n" +
 	"\x1aREPEAT_MEANING_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12REPEAT_MEANING_SET\x10\x01\x12\x1a\n" +
-	"\x16REPEAT_MEANING_COUNTED\x10\x02*\x8e\x03\n" +
+	"\x16REPEAT_MEANING_COUNTED\x10\x02*\xd7\x03\n" +
 	"\rRefusalReason\x12\x1e\n" +
 	"\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18REFUSAL_REASON_MALFORMED\x10\x01\x12 \n" +
@@ -2160,7 +2335,9 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\x1eREFUSAL_REASON_DUPLICATE_BATCH\x10\t\x12$\n" +
 	" REFUSAL_REASON_AWAITING_SNAPSHOT\x10\n" +
 	"\x12\x1b\n" +
-	"\x17REFUSAL_REASON_SNAPSHOT\x10\v*\xfd\x01\n" +
+	"\x17REFUSAL_REASON_SNAPSHOT\x10\v\x12 \n" +
+	"\x1cREFUSAL_REASON_HASH_CONFLICT\x10\f\x12%\n" +
+	"!REFUSAL_REASON_ENGINE_HASHES_FULL\x10\r*\xfd\x01\n" +
 	"\fResyncReason\x12\x1d\n" +
 	"\x19RESYNC_REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11RESYNC_REASON_GAP\x10\x01\x12\x1c\n" +
@@ -2185,78 +2362,81 @@ func file_kvoracle_v1_report_blocks_proto_rawDescGZIP() []byte {
 }
 
 var file_kvoracle_v1_report_blocks_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_kvoracle_v1_report_blocks_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_kvoracle_v1_report_blocks_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_kvoracle_v1_report_blocks_proto_goTypes = []any{
 	(RepeatMeaning)(0),           // 0: kvoracle.v1.RepeatMeaning
 	(RefusalReason)(0),           // 1: kvoracle.v1.RefusalReason
 	(ResyncReason)(0),            // 2: kvoracle.v1.ResyncReason
 	(*BlocksHello)(nil),          // 3: kvoracle.v1.BlocksHello
-	(*BlockOp)(nil),              // 4: kvoracle.v1.BlockOp
-	(*StoreBlocks)(nil),          // 5: kvoracle.v1.StoreBlocks
-	(*Root)(nil),                 // 6: kvoracle.v1.Root
-	(*BlockIds)(nil),             // 7: kvoracle.v1.BlockIds
-	(*LocalHashes)(nil),          // 8: kvoracle.v1.LocalHashes
-	(*BlockTokens)(nil),          // 9: kvoracle.v1.BlockTokens
-	(*BlockMultimodal)(nil),      // 10: kvoracle.v1.BlockMultimodal
-	(*RemoveBlocks)(nil),         // 11: kvoracle.v1.RemoveBlocks
-	(*ClearBlocks)(nil),          // 12: kvoracle.v1.ClearBlocks
-	(*BlockBatch)(nil),           // 13: kvoracle.v1.BlockBatch
-	(*SnapshotBegin)(nil),        // 14: kvoracle.v1.SnapshotBegin
-	(*SnapshotChunk)(nil),        // 15: kvoracle.v1.SnapshotChunk
-	(*SnapshotEnd)(nil),          // 16: kvoracle.v1.SnapshotEnd
-	(*BlockDigest)(nil),          // 17: kvoracle.v1.BlockDigest
-	(*ReportBlocksRequest)(nil),  // 18: kvoracle.v1.ReportBlocksRequest
-	(*BlocksAccepted)(nil),       // 19: kvoracle.v1.BlocksAccepted
-	(*Refusal)(nil),              // 20: kvoracle.v1.Refusal
-	(*BlockCounters)(nil),        // 21: kvoracle.v1.BlockCounters
-	(*BlocksAck)(nil),            // 22: kvoracle.v1.BlocksAck
-	(*ResyncRequest)(nil),        // 23: kvoracle.v1.ResyncRequest
-	(*ReportBlocksResponse)(nil), // 24: kvoracle.v1.ReportBlocksResponse
-	(*WorkerSpec)(nil),           // 25: kvoracle.v1.WorkerSpec
-	(Tier)(0),                    // 26: kvoracle.v1.Tier
-	(*LoraAdapter)(nil),          // 27: kvoracle.v1.LoraAdapter
-	(BlockConfidence)(0),         // 28: kvoracle.v1.BlockConfidence
-	(*GoAway)(nil),               // 29: kvoracle.v1.GoAway
+	(*EngineHashes)(nil),         // 4: kvoracle.v1.EngineHashes
+	(*BlockOp)(nil),              // 5: kvoracle.v1.BlockOp
+	(*StoreBlocks)(nil),          // 6: kvoracle.v1.StoreBlocks
+	(*Root)(nil),                 // 7: kvoracle.v1.Root
+	(*BlockIds)(nil),             // 8: kvoracle.v1.BlockIds
+	(*LocalHashes)(nil),          // 9: kvoracle.v1.LocalHashes
+	(*BlockTokens)(nil),          // 10: kvoracle.v1.BlockTokens
+	(*BlockMultimodal)(nil),      // 11: kvoracle.v1.BlockMultimodal
+	(*RemoveBlocks)(nil),         // 12: kvoracle.v1.RemoveBlocks
+	(*ClearBlocks)(nil),          // 13: kvoracle.v1.ClearBlocks
+	(*BlockBatch)(nil),           // 14: kvoracle.v1.BlockBatch
+	(*SnapshotBegin)(nil),        // 15: kvoracle.v1.SnapshotBegin
+	(*SnapshotChunk)(nil),        // 16: kvoracle.v1.SnapshotChunk
+	(*SnapshotEnd)(nil),          // 17: kvoracle.v1.SnapshotEnd
+	(*BlockDigest)(nil),          // 18: kvoracle.v1.BlockDigest
+	(*ReportBlocksRequest)(nil),  // 19: kvoracle.v1.ReportBlocksRequest
+	(*BlocksAccepted)(nil),       // 20: kvoracle.v1.BlocksAccepted
+	(*Refusal)(nil),              // 21: kvoracle.v1.Refusal
+	(*BlockCounters)(nil),        // 22: kvoracle.v1.BlockCounters
+	(*BlocksAck)(nil),            // 23: kvoracle.v1.BlocksAck
+	(*ResyncRequest)(nil),        // 24: kvoracle.v1.ResyncRequest
+	(*ReportBlocksResponse)(nil), // 25: kvoracle.v1.ReportBlocksResponse
+	(*WorkerSpec)(nil),           // 26: kvoracle.v1.WorkerSpec
+	(Tier)(0),                    // 27: kvoracle.v1.Tier
+	(*LoraAdapter)(nil),          // 28: kvoracle.v1.LoraAdapter
+	(BlockConfidence)(0),         // 29: kvoracle.v1.BlockConfidence
+	(*GoAway)(nil),               // 30: kvoracle.v1.GoAway
 }
 var file_kvoracle_v1_report_blocks_proto_depIdxs = []int32{
-	25, // 0: kvoracle.v1.BlocksHello.worker:type_name -> kvoracle.v1.WorkerSpec
+	26, // 0: kvoracle.v1.BlocksHello.worker:type_name -> kvoracle.v1.WorkerSpec
 	0,  // 1: kvoracle.v1.BlocksHello.repeats:type_name -> kvoracle.v1.RepeatMeaning
-	5,  // 2: kvoracle.v1.BlockOp.store:type_name -> kvoracle.v1.StoreBlocks
-	11, // 3: kvoracle.v1.BlockOp.remove:type_name -> kvoracle.v1.RemoveBlocks
-	12, // 4: kvoracle.v1.BlockOp.clear:type_name -> kvoracle.v1.ClearBlocks
-	6,  // 5: kvoracle.v1.StoreBlocks.root:type_name -> kvoracle.v1.Root
-	7,  // 6: kvoracle.v1.StoreBlocks.block_ids:type_name -> kvoracle.v1.BlockIds
-	8,  // 7: kvoracle.v1.StoreBlocks.local_hashes:type_name -> kvoracle.v1.LocalHashes
-	9,  // 8: kvoracle.v1.StoreBlocks.tokens:type_name -> kvoracle.v1.BlockTokens
-	26, // 9: kvoracle.v1.StoreBlocks.tier:type_name -> kvoracle.v1.Tier
-	27, // 10: kvoracle.v1.StoreBlocks.lora:type_name -> kvoracle.v1.LoraAdapter
-	10, // 11: kvoracle.v1.StoreBlocks.multimodal:type_name -> kvoracle.v1.BlockMultimodal
-	26, // 12: kvoracle.v1.RemoveBlocks.tier:type_name -> kvoracle.v1.Tier
-	26, // 13: kvoracle.v1.ClearBlocks.tier:type_name -> kvoracle.v1.Tier
-	4,  // 14: kvoracle.v1.BlockBatch.ops:type_name -> kvoracle.v1.BlockOp
-	5,  // 15: kvoracle.v1.SnapshotChunk.stores:type_name -> kvoracle.v1.StoreBlocks
-	26, // 16: kvoracle.v1.BlockDigest.tier:type_name -> kvoracle.v1.Tier
-	3,  // 17: kvoracle.v1.ReportBlocksRequest.hello:type_name -> kvoracle.v1.BlocksHello
-	13, // 18: kvoracle.v1.ReportBlocksRequest.batch:type_name -> kvoracle.v1.BlockBatch
-	14, // 19: kvoracle.v1.ReportBlocksRequest.snapshot_begin:type_name -> kvoracle.v1.SnapshotBegin
-	15, // 20: kvoracle.v1.ReportBlocksRequest.snapshot_chunk:type_name -> kvoracle.v1.SnapshotChunk
-	16, // 21: kvoracle.v1.ReportBlocksRequest.snapshot_end:type_name -> kvoracle.v1.SnapshotEnd
-	17, // 22: kvoracle.v1.ReportBlocksRequest.digest:type_name -> kvoracle.v1.BlockDigest
-	28, // 23: kvoracle.v1.BlocksAccepted.confidence:type_name -> kvoracle.v1.BlockConfidence
-	1,  // 24: kvoracle.v1.Refusal.reason:type_name -> kvoracle.v1.RefusalReason
-	28, // 25: kvoracle.v1.BlocksAck.confidence:type_name -> kvoracle.v1.BlockConfidence
-	21, // 26: kvoracle.v1.BlocksAck.counters:type_name -> kvoracle.v1.BlockCounters
-	20, // 27: kvoracle.v1.BlocksAck.refusals:type_name -> kvoracle.v1.Refusal
-	2,  // 28: kvoracle.v1.ResyncRequest.reason:type_name -> kvoracle.v1.ResyncReason
-	19, // 29: kvoracle.v1.ReportBlocksResponse.accepted:type_name -> kvoracle.v1.BlocksAccepted
-	22, // 30: kvoracle.v1.ReportBlocksResponse.ack:type_name -> kvoracle.v1.BlocksAck
-	23, // 31: kvoracle.v1.ReportBlocksResponse.resync:type_name -> kvoracle.v1.ResyncRequest
-	29, // 32: kvoracle.v1.ReportBlocksResponse.go_away:type_name -> kvoracle.v1.GoAway
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	6,  // 2: kvoracle.v1.BlockOp.store:type_name -> kvoracle.v1.StoreBlocks
+	12, // 3: kvoracle.v1.BlockOp.remove:type_name -> kvoracle.v1.RemoveBlocks
+	13, // 4: kvoracle.v1.BlockOp.clear:type_name -> kvoracle.v1.ClearBlocks
+	7,  // 5: kvoracle.v1.StoreBlocks.root:type_name -> kvoracle.v1.Root
+	8,  // 6: kvoracle.v1.StoreBlocks.block_ids:type_name -> kvoracle.v1.BlockIds
+	9,  // 7: kvoracle.v1.StoreBlocks.local_hashes:type_name -> kvoracle.v1.LocalHashes
+	10, // 8: kvoracle.v1.StoreBlocks.tokens:type_name -> kvoracle.v1.BlockTokens
+	27, // 9: kvoracle.v1.StoreBlocks.tier:type_name -> kvoracle.v1.Tier
+	28, // 10: kvoracle.v1.StoreBlocks.lora:type_name -> kvoracle.v1.LoraAdapter
+	11, // 11: kvoracle.v1.StoreBlocks.multimodal:type_name -> kvoracle.v1.BlockMultimodal
+	4,  // 12: kvoracle.v1.StoreBlocks.engine_hashes:type_name -> kvoracle.v1.EngineHashes
+	27, // 13: kvoracle.v1.RemoveBlocks.tier:type_name -> kvoracle.v1.Tier
+	4,  // 14: kvoracle.v1.RemoveBlocks.engine_hashes:type_name -> kvoracle.v1.EngineHashes
+	27, // 15: kvoracle.v1.ClearBlocks.tier:type_name -> kvoracle.v1.Tier
+	5,  // 16: kvoracle.v1.BlockBatch.ops:type_name -> kvoracle.v1.BlockOp
+	6,  // 17: kvoracle.v1.SnapshotChunk.stores:type_name -> kvoracle.v1.StoreBlocks
+	27, // 18: kvoracle.v1.BlockDigest.tier:type_name -> kvoracle.v1.Tier
+	3,  // 19: kvoracle.v1.ReportBlocksRequest.hello:type_name -> kvoracle.v1.BlocksHello
+	14, // 20: kvoracle.v1.ReportBlocksRequest.batch:type_name -> kvoracle.v1.BlockBatch
+	15, // 21: kvoracle.v1.ReportBlocksRequest.snapshot_begin:type_name -> kvoracle.v1.SnapshotBegin
+	16, // 22: kvoracle.v1.ReportBlocksRequest.snapshot_chunk:type_name -> kvoracle.v1.SnapshotChunk
+	17, // 23: kvoracle.v1.ReportBlocksRequest.snapshot_end:type_name -> kvoracle.v1.SnapshotEnd
+	18, // 24: kvoracle.v1.ReportBlocksRequest.digest:type_name -> kvoracle.v1.BlockDigest
+	29, // 25: kvoracle.v1.BlocksAccepted.confidence:type_name -> kvoracle.v1.BlockConfidence
+	1,  // 26: kvoracle.v1.Refusal.reason:type_name -> kvoracle.v1.RefusalReason
+	29, // 27: kvoracle.v1.BlocksAck.confidence:type_name -> kvoracle.v1.BlockConfidence
+	22, // 28: kvoracle.v1.BlocksAck.counters:type_name -> kvoracle.v1.BlockCounters
+	21, // 29: kvoracle.v1.BlocksAck.refusals:type_name -> kvoracle.v1.Refusal
+	2,  // 30: kvoracle.v1.ResyncRequest.reason:type_name -> kvoracle.v1.ResyncReason
+	20, // 31: kvoracle.v1.ReportBlocksResponse.accepted:type_name -> kvoracle.v1.BlocksAccepted
+	23, // 32: kvoracle.v1.ReportBlocksResponse.ack:type_name -> kvoracle.v1.BlocksAck
+	24, // 33: kvoracle.v1.ReportBlocksResponse.resync:type_name -> kvoracle.v1.ResyncRequest
+	30, // 34: kvoracle.v1.ReportBlocksResponse.go_away:type_name -> kvoracle.v1.GoAway
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_kvoracle_v1_report_blocks_proto_init() }
@@ -2266,19 +2446,21 @@ func file_kvoracle_v1_report_blocks_proto_init() {
 	}
 	file_kvoracle_v1_common_proto_init()
 	file_kvoracle_v1_report_load_proto_init()
-	file_kvoracle_v1_report_blocks_proto_msgTypes[1].OneofWrappers = []any{
+	file_kvoracle_v1_report_blocks_proto_msgTypes[2].OneofWrappers = []any{
 		(*BlockOp_Store)(nil),
 		(*BlockOp_Remove)(nil),
 		(*BlockOp_Clear)(nil),
 	}
-	file_kvoracle_v1_report_blocks_proto_msgTypes[2].OneofWrappers = []any{
+	file_kvoracle_v1_report_blocks_proto_msgTypes[3].OneofWrappers = []any{
 		(*StoreBlocks_Root)(nil),
 		(*StoreBlocks_ParentBlockId)(nil),
+		(*StoreBlocks_ParentEngineHash)(nil),
+		(*StoreBlocks_ParentEngineDigest)(nil),
 		(*StoreBlocks_BlockIds)(nil),
 		(*StoreBlocks_LocalHashes)(nil),
 		(*StoreBlocks_Tokens)(nil),
 	}
-	file_kvoracle_v1_report_blocks_proto_msgTypes[15].OneofWrappers = []any{
+	file_kvoracle_v1_report_blocks_proto_msgTypes[16].OneofWrappers = []any{
 		(*ReportBlocksRequest_Hello)(nil),
 		(*ReportBlocksRequest_Batch)(nil),
 		(*ReportBlocksRequest_SnapshotBegin)(nil),
@@ -2286,7 +2468,7 @@ func file_kvoracle_v1_report_blocks_proto_init() {
 		(*ReportBlocksRequest_SnapshotEnd)(nil),
 		(*ReportBlocksRequest_Digest)(nil),
 	}
-	file_kvoracle_v1_report_blocks_proto_msgTypes[21].OneofWrappers = []any{
+	file_kvoracle_v1_report_blocks_proto_msgTypes[22].OneofWrappers = []any{
 		(*ReportBlocksResponse_Accepted)(nil),
 		(*ReportBlocksResponse_Ack)(nil),
 		(*ReportBlocksResponse_Resync)(nil),
@@ -2298,7 +2480,7 @@ func file_kvoracle_v1_report_blocks_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvoracle_v1_report_blocks_proto_rawDesc), len(file_kvoracle_v1_report_blocks_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
