@@ -136,6 +136,23 @@ bench-wire: ## Measure a decision over the wire against an echo, in processes of
 	go -C bench build -o ../bin/ ./wirebench
 	bin/wirebench $(WIREFLAGS)
 
+# Flags of the comparison with others: PEERFLAGS='-blocks 1000000 -runs 1', PEERFLAGS='-only kvoracle,smg'.
+PEERFLAGS ?=
+
+.PHONY: bench-peers
+bench-peers: ## Measure published indexes of others beside ours, on the same operations; needs Rust and crates.io, once
+	@mkdir -p bin .cache
+	go -C bench build -o ../bin/ ./peerbench
+	peers=.cache/peers/release/peers
+	if ! command -v cargo >/dev/null; then
+		echo 'only ours: no cargo here; rustup or the distribution has it (1.85 or newer)'
+		peers=
+	elif ! CARGO_TARGET_DIR=.cache/peers RUSTFLAGS='-C target-cpu=native' cargo build --release --locked --manifest-path bench/peers/Cargo.toml; then
+		echo 'only ours: the others could not be built'
+		peers=
+	fi
+	bin/peerbench -file .cache/gate.kvops -peers "$$peers" $(PEERFLAGS)
+
 # How long `make soak` compares.
 SOAK ?= 10m
 

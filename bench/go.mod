@@ -3,6 +3,7 @@ module github.com/kvoracle/kvoracle/bench
 go 1.26.0
 
 require (
+	github.com/google/go-cmp v0.7.0
 	github.com/kvoracle/kvoracle v0.0.0
 	go.opentelemetry.io/otel/sdk v1.47.0
 	golang.org/x/sys v0.48.0

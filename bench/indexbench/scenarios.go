@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvoracle/kvoracle/bench/measure"
 	"github.com/kvoracle/kvoracle/bench/workload"
 	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
@@ -68,7 +69,7 @@ func gate(r *report) {
 	var locals []block.Local
 	var chain []block.ID
 	dst := make([]index.Match, 0, 256)
-	ones := l.members(1, 8)
+	ones := l.stream.Members(1, 8)
 	next := func(i int) {
 		m := ones[scatter(i)%uint64(len(ones))]
 		locals = l.stream.AppendLocals(locals[:0], m[0], m[1])
@@ -76,26 +77,26 @@ func gate(r *report) {
 		locals = locals[:min(len(locals), 16)]
 		chain = workload.Chain(chain[:0], locals)
 	}
-	r.value("one-holder-ids", quantile(each(wallTime, 100_000, next, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
-	r.value("one-holder-locals", quantile(each(wallTime, 100_000, next, func(int) {
+	r.value("one-holder-ids", measure.Quantile(measure.Each(measure.WallTime, 100_000, next, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
+	r.value("one-holder-locals", measure.Quantile(measure.Each(measure.WallTime, 100_000, next, func(int) {
 		chain = workload.Chain(chain[:0], locals)
 		dst = l.ix.Match(chain, dst[:0])
 	}), 0.5))
-	r.value("one-holder-warm", quantile(each(wallTime, 100_000, func(i int) { next(i % 1000) }, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
-	r.value("miss", quantile(each(wallTime, 100_000, func(i int) {
+	r.value("one-holder-warm", measure.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) { next(i % 1000) }, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
+	r.value("miss", measure.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) {
 		next(i)
 		locals[0]++
 		chain = workload.Chain(chain[:0], locals)
 	}, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
-	r.value("diverging", quantile(each(wallTime, 100_000, func(i int) {
+	r.value("diverging", measure.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) {
 		next(i)
 		locals[len(locals)/2]++
 		chain = workload.Chain(chain[:0], locals)
 	}, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
-	cell := l.cell(wallTime, 64, 78, 2000)
-	r.value("gate-cell", quantile(cell, 0.99))
-	r.value("gate-cell-p50", quantile(cell, 0.5))
-	r.value("gate-cell-cpu", quantile(l.cell(threadTime, 64, 78, 2000), 0.99))
+	cell := l.cell(measure.WallTime, 64, 78, 2000)
+	r.value("gate-cell", measure.Quantile(cell, 0.99))
+	r.value("gate-cell-p50", measure.Quantile(cell, 0.5))
+	r.value("gate-cell-cpu", measure.Quantile(l.cell(measure.ThreadTime, 64, 78, 2000), 0.99))
 	r.value("gate-write-cpu", float64(l.told)/l.cpu/1e6)
 }
 
@@ -111,23 +112,23 @@ func bytesOf(p workload.Profile) func(*report) {
 func fragmented(r *report) {
 	l := load(workload.Fragmented, r.quick)
 	r.value("fragmented-bytes", l.bytes/float64(l.blocks))
-	r.value("fragmented-cell", quantile(l.cell(wallTime, 64, 78, 2000), 0.99))
-	r.value("fragmented-cell-cpu", quantile(l.cell(threadTime, 64, 78, 2000), 0.99))
+	r.value("fragmented-cell", measure.Quantile(l.cell(measure.WallTime, 64, 78, 2000), 0.99))
+	r.value("fragmented-cell-cpu", measure.Quantile(l.cell(measure.ThreadTime, 64, 78, 2000), 0.99))
 }
 
 func large(r *report) {
 	l := load(workload.Large, r.quick)
 	r.value("large-resident", l.bytes/(1<<30))
 	r.value("large-write", float64(l.told)/l.seconds/1e6)
-	r.value("large-cell", quantile(l.cell(wallTime, 64, 78, 2000), 0.99))
-	r.value("large-cell-cpu", quantile(l.cell(threadTime, 64, 78, 2000), 0.99))
+	r.value("large-cell", measure.Quantile(l.cell(measure.WallTime, 64, 78, 2000), 0.99))
+	r.value("large-cell-cpu", measure.Quantile(l.cell(measure.ThreadTime, 64, 78, 2000), 0.99))
 	all := make([]float64, 0, 5)
 	for range 5 {
 		start := time.Now()
 		runtime.GC()
 		all = append(all, time.Since(start).Seconds()*1e3)
 	}
-	r.value("large-gc", quantile(all, 0.5))
+	r.value("large-gc", measure.Quantile(all, 0.5))
 	runtime.KeepAlive(l)
 }
 
@@ -158,9 +159,9 @@ func deep(r *report) {
 	dst := make([]index.Match, 0, 8)
 	best := make([]float64, 0, 9)
 	for range 9 {
-		best = append(best, perCall(20_000, func(int) { dst = ix.Match(chain, dst[:0]) }))
+		best = append(best, measure.PerCall(20_000, func(int) { dst = ix.Match(chain, dst[:0]) }))
 	}
-	r.value("deep", quantile(best, 0.5))
+	r.value("deep", measure.Quantile(best, 0.5))
 }
 
 func shared(r *report) {
@@ -176,9 +177,9 @@ func shared(r *report) {
 		}
 		all := make([]float64, 0, 9)
 		for range 9 {
-			all = append(all, perCall(20_000, func(int) { dst = ix.Match(query, dst[:0]) }))
+			all = append(all, measure.PerCall(20_000, func(int) { dst = ix.Match(query, dst[:0]) }))
 		}
-		return quantile(all, 0.5)
+		return measure.Quantile(all, 0.5)
 	}
 	r.value("shared-per-holder", (cost(1024)-cost(1))/1023)
 }
@@ -218,7 +219,7 @@ func (c *churner) step() {
 
 func underWrites(r *report) {
 	l := load(workload.Gate, true)
-	members := l.members(64, 78)
+	members := l.stream.Members(64, 78)
 	dst := make([]index.Match, 0, 256)
 	chains := make([][]block.ID, 512)
 	for i := range chains {
@@ -227,7 +228,7 @@ func underWrites(r *report) {
 	}
 	query := func(i int) { dst = l.ix.Match(chains[i%len(chains)], dst[:0]) }
 	nothing := func(int) {}
-	quiet := quantile(each(wallTime, 200_000, nothing, query), 0.5)
+	quiet := measure.Quantile(measure.Each(measure.WallTime, 200_000, nothing, query), 0.5)
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	var done [2]float64
@@ -241,7 +242,7 @@ func underWrites(r *report) {
 		})
 	}
 	time.Sleep(100 * time.Millisecond)
-	busy := quantile(each(wallTime, 400_000, nothing, query), 0.5)
+	busy := measure.Quantile(measure.Each(measure.WallTime, 400_000, nothing, query), 0.5)
 	for start := time.Now(); time.Since(start) < time.Second; {
 		query(0)
 	}
@@ -293,7 +294,7 @@ func hotPrompt(r *report) {
 	for range 5 {
 		all = append(all, write(true)/write(false))
 	}
-	r.value("hot-prompt", quantile(all, 0.5))
+	r.value("hot-prompt", measure.Quantile(all, 0.5))
 }
 
 func scaling(r *report) {
@@ -313,11 +314,11 @@ func scaling(r *report) {
 				runtime.LockOSThread()
 				defer runtime.UnlockOSThread()
 				const calls = 500_000
-				start := threadTime()
+				start := measure.ThreadTime()
 				for range calls {
 					dst = ix.Match(chain, dst[:0])
 				}
-				out[c] = (threadTime() - start) / calls
+				out[c] = (measure.ThreadTime() - start) / calls
 			})
 		}
 		wg.Wait()
@@ -328,7 +329,7 @@ func scaling(r *report) {
 		one := ns(1)
 		all = append(all, ns(2)/one)
 	}
-	r.value("read-scaling", quantile(all, 0.5))
+	r.value("read-scaling", measure.Quantile(all, 0.5))
 }
 
 func churn(r *report) {
@@ -354,10 +355,10 @@ func churn(r *report) {
 	}
 	start := time.Now()
 	until(total / 2)
-	half := resident()
+	half := measure.Resident()
 	until(total)
 	r.value("churn-write", float64(total)/time.Since(start).Seconds()/1e6)
-	r.value("churn-growth", resident()/half)
+	r.value("churn-growth", measure.Resident()/half)
 	s := ix.Stats()
 	r.value("churn-live", float64(s.DistinctBlocks)/float64(s.HolderBlocks))
 }
@@ -387,7 +388,7 @@ func drop(r *report) {
 	for _, c := range own {
 		big.Store(index.Parent{IsRoot: true}, c, fleet.Device)
 	}
-	members := l.members(64, 78)
+	members := l.stream.Members(64, 78)
 	dst := make([]index.Match, 0, 256)
 	var chain []block.ID
 	next := func(i int) {
@@ -395,7 +396,7 @@ func drop(r *report) {
 		chain = l.stream.AppendChain(chain[:0], m[0], m[1])[:78]
 	}
 	query := func(int) { dst = l.ix.Match(chain, dst[:0]) }
-	quiet := quantile(each(wallTime, 100_000, next, query), 0.99)
+	quiet := measure.Quantile(measure.Each(measure.WallTime, 100_000, next, query), 0.99)
 	l.ix.Drop(20_000)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -404,7 +405,7 @@ func drop(r *report) {
 			time.Sleep(time.Millisecond)
 		}
 	})
-	busy := quantile(each(wallTime, 100_000, next, query), 0.99)
+	busy := measure.Quantile(measure.Each(measure.WallTime, 100_000, next, query), 0.99)
 	wg.Wait()
 	r.value("drop-query", busy/quiet)
 }

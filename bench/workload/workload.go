@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/kvoracle/kvoracle/bench/kvops"
 	"github.com/kvoracle/kvoracle/internal/block"
 )
 
@@ -78,6 +79,9 @@ type Family struct {
 type Stream struct {
 	Profile  Profile
 	Families []Family
+	// ForPeers, set before the first Next: operations carry local hashes too, and a prompt's first id is its local hash, as
+	// Dynamo has it.
+	ForPeers bool
 
 	r       *rand.Rand
 	todo    [][]prompt // by holder, last one first
@@ -90,9 +94,10 @@ type prompt struct{ family, member int32 }
 
 // current is what a holder is telling.
 type current struct {
-	chain []block.ID
-	at    int
-	holes []int
+	chain  []block.ID
+	locals []block.Local
+	at     int
+	holes  []int
 }
 
 // Op is a store below Parent, or a removal. IDs stay valid until the holder's next prompt.
@@ -102,6 +107,7 @@ type Op struct {
 	IsRoot   bool
 	Parent   block.ID
 	IDs      []block.ID
+	Locals   []block.Local // of a store, with ForPeers
 }
 
 // New prepares a stream.
@@ -148,6 +154,19 @@ func (s *Stream) pick(n int) []int32 {
 		}
 	}
 	return all
+}
+
+// Members lists which members of which families have a number of holders and at least so many blocks.
+func (s *Stream) Members(holders, least int) (out [][2]int) {
+	for f := range s.Families {
+		fam := &s.Families[f]
+		for m := range fam.Holders {
+			if len(fam.Holders) == holders && fam.Prefix+int(fam.Tails[m]) >= least {
+				out = append(out, [2]int{f, m})
+			}
+		}
+	}
+	return out
 }
 
 const keyspace = block.Keyspace(0x6b766f7261636c65)
@@ -198,6 +217,9 @@ func (s *Stream) Next(op *Op) (times int) {
 			if c.at > 0 {
 				op.Parent = c.chain[c.at-1]
 			}
+			if s.ForPeers {
+				op.Locals = c.locals[c.at : c.at+n]
+			}
 			c.at += n
 			if s.r.Float64() < s.Profile.Twice {
 				return 2
@@ -212,7 +234,13 @@ func (s *Stream) Next(op *Op) (times int) {
 			p := s.todo[h][len(s.todo[h])-1]
 			s.todo[h] = s.todo[h][:len(s.todo[h])-1]
 			// A new slice: whoever keeps operations for later may have the last prompt's.
-			c.chain = s.AppendChain(make([]block.ID, 0, s.Families[p.family].Prefix+int(s.Families[p.family].Tails[p.member])), int(p.family), int(p.member))
+			room := s.Families[p.family].Prefix + int(s.Families[p.family].Tails[p.member])
+			if s.ForPeers {
+				c.locals = s.AppendLocals(make([]block.Local, 0, room), int(p.family), int(p.member))
+				c.chain = kvops.Chain(make([]block.ID, 0, room), c.locals)
+			} else {
+				c.chain = s.AppendChain(make([]block.ID, 0, room), int(p.family), int(p.member))
+			}
 			c.at = 0
 			s.holes(c)
 		default:
