@@ -27,6 +27,8 @@ type (
 	EngineHash = edge.Hash
 	// ChoiceReason says what decided.
 	ChoiceReason = policy.Reason
+	// CostModel is what work costs on a class of engines.
+	CostModel = policy.CostModel
 	// Terms are the summands of a cost.
 	Terms = policy.Terms
 )

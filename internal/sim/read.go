@@ -30,8 +30,9 @@ const (
 
 // ReadOptions says how to read a trace. The zero value reads a Mooncake trace as it stands.
 type ReadOptions struct {
-	// BlockSize is how many tokens one hash id stands for, 1 to block.MaxSize. 0: 512, as in Mooncake's traces. Public
-	// files do not say it themselves; a wrong one is noticed, because the number of ids then does not fit the prompt.
+	// BlockSize is how many tokens one hash id stands for, 1 to block.MaxSize; of prompts given as tokens or text, how
+	// many are hashed together. 0: what the first line says in block_size; if nothing, 512 for hash ids, as in Mooncake's
+	// traces, and 64 otherwise. A wrong one is noticed, because the number of ids then does not fit the prompt.
 	BlockSize int
 	// First keeps only so many requests from the file's start; the rest is not read. 0: all.
 	First int
@@ -41,10 +42,17 @@ type ReadOptions struct {
 	Spread float64
 }
 
-// ReadTrace reads JSON lines in Mooncake's fields, plain or gzip: timestamp (ms), input_length and output_length
-// (tokens), hash_ids (one per block of the prompt and one for an unfinished last block; equal ids mean equal tokens),
-// and optionally session_id and delay (ms). Other fields are ignored, and so are blank lines. Requests are put in order
-// of their timestamps, those with equal ones in the file's order; the earliest arrives at 0.
+// ReadTrace reads JSON lines, plain or gzip, in Mooncake's fields: timestamp (ms), output_length (tokens), optionally
+// session_id and delay (ms), and the prompt as one of
+//
+//	hash_ids   with input_length (tokens): one id per block and one for an unfinished last block; equal ids mean equal tokens
+//	token_ids  the prompt itself
+//	messages   an OpenAI-style chat: role and content of each, which are taken as they stand, 4 bytes a token
+//	prompt     text, in the same way
+//
+// A missing output_length is read from max_tokens. Other fields are ignored, and so are blank lines. Requests are put in
+// order of their timestamps, those with equal ones in the file's order; the earliest arrives at 0. Of tokens and text
+// only hashes are kept.
 //
 // An error names the line and the field. Whatever is outside the limits above is refused, and so is a file without
 // requests.
@@ -86,12 +94,17 @@ func ReadTrace(r io.Reader, o ReadOptions) (*Trace, error) {
 
 // record is one line. Pointers tell absent from zero.
 type record struct {
-	Timestamp *float64 `json:"timestamp"`
-	Input     *int     `json:"input_length"`
-	Output    *int     `json:"output_length"`
-	Hashes    hashIDs  `json:"hash_ids"`
-	Session   string   `json:"session_id"`
-	Delay     float64  `json:"delay"`
+	Timestamp *float64  `json:"timestamp"`
+	Input     *int      `json:"input_length"`
+	Output    *int      `json:"output_length"`
+	MaxTokens *int      `json:"max_tokens"`
+	Hashes    hashIDs   `json:"hash_ids"`
+	Tokens    []uint32  `json:"token_ids"`
+	Messages  []message `json:"messages"`
+	Prompt    *string   `json:"prompt"`
+	BlockSize int       `json:"block_size"`
+	Session   string    `json:"session_id"`
+	Delay     float64   `json:"delay"`
 }
 
 // parser collects what the lines say.
@@ -106,10 +119,7 @@ type parser struct {
 }
 
 func newParser(o ReadOptions) (*parser, error) {
-	if o.BlockSize == 0 {
-		o.BlockSize = 512
-	}
-	if err := inRange("ReadOptions.BlockSize", o.BlockSize, 1, block.MaxSize); err != nil {
+	if err := inRange("ReadOptions.BlockSize", o.BlockSize, 0, block.MaxSize); err != nil {
 		return nil, err
 	}
 	if err := inRange("ReadOptions.First", o.First, 0, MaxRequests); err != nil {
@@ -129,6 +139,12 @@ func (p *parser) add(line []byte) error {
 		if te, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && te.Field != "" {
 			return fmt.Errorf("%s: got %s, want %s", te.Field, te.Value, te.Type)
 		}
+		return err
+	}
+	if err := p.chooseSize(rec); err != nil {
+		return err
+	}
+	if err := rec.hash(p.options.BlockSize); err != nil {
 		return err
 	}
 	if err := rec.check(p.options.BlockSize); err != nil {

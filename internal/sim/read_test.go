@@ -225,6 +225,9 @@ func FuzzReadTrace(f *testing.F) {
 	f.Add([]byte(row(0, 1, 1, 0)), uint16(512), uint8(0))
 	f.Add([]byte(row(5, 40, 3, 0, 1, 2)+"\n"+row(5, 33, 3, 0, 1, 7)), uint16(16), uint8(3))
 	f.Add([]byte(`{"timestamp":1e3,"session_id":"s","delay":1,"input_length":1,"output_length":1,"hash_ids":[ 1 ]}`), uint16(0), uint8(1))
+	f.Add([]byte(`{"timestamp":0,"token_ids":[1,2,3],"output_length":3}`), uint16(2), uint8(0))
+	f.Add([]byte(`{"timestamp":1e3,"messages":[{"role":"user","content":"hello"}],"max_tokens":3,"block_size":2}`), uint16(0), uint8(0))
+	f.Add([]byte(`{"timestamp":0,"prompt":"text","output_length":1}`+"\n\n"), uint16(0), uint8(0))
 	f.Add([]byte("\x1f\x8b\x08\x00\x00\x00\x00\x00"), uint16(1), uint8(0))
 	f.Fuzz(func(t *testing.T, data []byte, blockSize uint16, spread uint8) {
 		tr, err := ReadTrace(bytes.NewReader(data), ReadOptions{BlockSize: int(blockSize), Spread: float64(spread)})
@@ -245,7 +248,7 @@ func FuzzReadTrace(f *testing.F) {
 			}
 			fmt.Fprintln(&again, row(float64(i), r.Input, r.Output, r.hashes...))
 		}
-		back, err := ReadTrace(strings.NewReader(again.String()), ReadOptions{BlockSize: int(blockSize)})
+		back, err := ReadTrace(strings.NewReader(again.String()), ReadOptions{BlockSize: tr.BlockSize})
 		if err != nil || len(back.Requests) != len(tr.Requests) {
 			t.Fatalf("written and read again: %v", err)
 		}

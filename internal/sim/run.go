@@ -63,6 +63,11 @@ func Run(tr *Trace, c Chooser, o RunOptions) (Result, error) {
 	}
 	f.keep = o.Keep
 	refused, err := serve(f, source, c)
+	if failing, ok := c.(interface{ Err() error }); ok {
+		if cause := failing.Err(); cause != nil {
+			err = fmt.Errorf("sim: chooser: %w", cause)
+		}
+	}
 	if err != nil {
 		return Result{}, err
 	}

@@ -34,6 +34,7 @@ type Request struct {
 type chain struct {
 	keyspace block.Keyspace
 	size     int
+	locals   []block.Local
 	ids      []block.ID
 }
 
@@ -72,16 +73,22 @@ func scramble(x uint32) uint32 {
 // Chain gives the ids of the prompt's full blocks of size tokens (all of them: block.Usable says how many can be served
 // from a cache). It is computed at the first call and kept until another keyspace or size is asked for. The slice is
 // shared and must not be changed.
-func (r *Request) Chain(k block.Keyspace, size int) []block.ID {
+func (r *Request) Chain(k block.Keyspace, size int) []block.ID { return r.hashed(k, size).ids }
+
+// Locals gives the local hashes behind Chain. The slice is shared, too.
+func (r *Request) Locals(k block.Keyspace, size int) []block.Local { return r.hashed(k, size).locals }
+
+func (r *Request) hashed(k block.Keyspace, size int) *chain {
 	if c := r.chain.Load(); c != nil && c.keyspace == k && c.size == size {
-		return c.ids
+		return c
 	}
 	if r.twin != nil {
-		return r.twin.Chain(k, size)
+		return r.twin.hashed(k, size)
 	}
-	ids := block.AppendTokenChain(nil, k, r.AppendTokens(nil), size)
-	r.chain.Store(&chain{keyspace: k, size: size, ids: ids})
-	return ids
+	c := &chain{keyspace: k, size: size, locals: block.AppendLocals(nil, r.AppendTokens(nil), size)}
+	c.ids = block.AppendChain(nil, k, c.locals)
+	r.chain.Store(c)
+	return c
 }
 
 // spread moves requests with equal arrival apart, to moments drawn from the window that follows and from nothing but

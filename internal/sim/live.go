@@ -1,0 +1,196 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/oracle"
+)
+
+// LiveOptions say what a Live oracle is told. The zero value tells it everything, at once.
+type LiveOptions struct {
+	// Oracle configures it. Costs, where empty, hold the truth about the engines.
+	Oracle oracle.Config
+	// NoEvents keeps the blocks from it.
+	NoEvents bool
+	// NoFirstToken keeps the first tokens from it, NoFinish the ends: bookings then go by their lease.
+	NoFirstToken, NoFinish bool
+	// LoadEvery is how many seconds are between two load samples of an engine; 0: none are sent.
+	LoadEvery float64
+}
+
+// Live is a Chooser that asks a real oracle, of this process and in virtual time: it reports the engines' blocks and
+// load and each request's progress as workers and gateways do, less the wire. What comes out is what the product does.
+type Live struct {
+	o         LiveOptions
+	oracle    *oracle.Oracle
+	engines   map[string]int
+	names     []string
+	keyspace  block.Keyspace
+	blockSize int
+	decisions map[*Request]oracle.DecisionID
+	ticked    float64
+	err       error // the first report that was refused
+}
+
+var (
+	_ Attached = (*Live)(nil)
+	_ Observer = (*Live)(nil)
+)
+
+// NewLive makes one for one run.
+func NewLive(o LiveOptions) *Live { return &Live{o: o} }
+
+// liveModel is the model that simulated engines serve.
+const liveModel = "sim"
+
+// LiveKeyspace is the keyspace that Live works in; Options.Keyspace must be this one.
+func LiveKeyspace(blockSize int) block.Keyspace {
+	return block.Identity{Model: liveModel, BlockSize: blockSize}.Keyspace()
+}
+
+// epoch is virtual second 0.
+func epoch() time.Time { return time.Unix(1_700_000_000, 0) }
+
+func moment(t float64) time.Time { return epoch().Add(time.Duration(t * float64(time.Second))) }
+
+// Attach implements Attached.
+func (a *Live) Attach(o *Options) error {
+	a.keyspace, a.blockSize = LiveKeyspace(o.BlockSize), o.BlockSize
+	if o.Keyspace != a.keyspace {
+		return errors.New("Live needs the keyspace LiveKeyspace")
+	}
+	cfg := a.o.Oracle
+	if cfg.Costs == nil {
+		cfg.Costs = map[string]oracle.CostModel{liveModel: o.Model.CostModel()}
+	}
+	a.oracle = oracle.New(cfg, nil)
+	a.engines, a.decisions = map[string]int{}, map[*Request]oracle.DecisionID{}
+	o.Observer, o.LoadEvery = a, a.o.LoadEvery
+	o.Sinks = make([]Sink, o.Engines)
+	for i := range o.Engines {
+		name := fmt.Sprintf("engine-%d", i)
+		a.engines[name] = i
+		spec := fleet.Spec{
+			Worker: name, Address: name, Model: liveModel, BlockSize: o.BlockSize, DPSize: 1, Class: liveModel,
+			Capacity: [fleet.NumTiers]uint64{uint64(o.Model.KVTokens / o.BlockSize)}, MaxRunning: o.Model.MaxBatch,
+		}
+		r := &reporter{live: a}
+		if a.o.NoEvents {
+			if _, err := a.oracle.Register(spec, epoch()); err != nil {
+				return err
+			}
+		} else {
+			s, _, err := a.oracle.OpenBlocks(&oracle.Hello{Spec: spec, Incarnation: 1, NextSequence: 1}, epoch())
+			if err != nil {
+				return err
+			}
+			r.blocks = s
+		}
+		if a.o.LoadEvery > 0 {
+			s, err := a.oracle.OpenLoad(name, 0, 1)
+			if err != nil {
+				return err
+			}
+			r.load = s
+		}
+		o.Sinks[i] = r
+	}
+	return nil
+}
+
+// reporter is one engine's streams.
+type reporter struct {
+	live     *Live
+	blocks   *oracle.BlockSession
+	load     *oracle.LoadSession
+	sequence uint64
+}
+
+// Stored implements Sink.
+func (r *reporter) Stored(t float64, parent block.ID, isRoot bool, ids []block.ID) {
+	r.batch(t, oracle.Op{Kind: oracle.OpStore, Parent: parent, IsRoot: isRoot, Content: oracle.ContentIDs, IDs: ids})
+}
+
+// Removed implements Sink.
+func (r *reporter) Removed(t float64, ids []block.ID) {
+	r.batch(t, oracle.Op{Kind: oracle.OpRemove, IDs: ids})
+}
+
+func (r *reporter) batch(t float64, op oracle.Op) {
+	if r.blocks == nil {
+		return
+	}
+	r.sequence++
+	ack, err := r.blocks.Batch(r.sequence, r.sequence, []oracle.Op{op}, moment(t))
+	if err == nil && len(ack.Refusals) > 0 {
+		err = fmt.Errorf("refused: %v", ack.Refusals[0])
+	}
+	r.live.note(err)
+}
+
+// Load implements Sink.
+func (r *reporter) Load(t float64, s LoadSample) {
+	if r.load == nil {
+		return
+	}
+	_, err := r.load.Sample(oracle.Sample{
+		Running: oracle.Known(s.Running), Waiting: oracle.Known(s.Waiting), WaitingPrefillTokens: oracle.Known(s.WaitingPrefillTokens),
+		UsedBlocks: oracle.Known(s.UsedBlocks), TotalBlocks: oracle.Known(s.TotalBlocks),
+	}, moment(t))
+	r.live.note(err)
+}
+
+func (a *Live) note(err error) {
+	if a.err == nil {
+		a.err = err
+	}
+}
+
+// Choose implements Chooser.
+func (a *Live) Choose(t float64, r *Request, _ *Fleet) int {
+	const tick = 0.25 // seconds, as the server does it
+	if t-a.ticked >= tick {
+		a.ticked = t
+		a.oracle.Tick(moment(t))
+	}
+	answer, err := a.oracle.Route(context.Background(), &oracle.RouteRequest{
+		Model: liveModel, Session: r.Session,
+		Prompt: oracle.Prompt{Locals: r.Locals(a.keyspace, a.blockSize), LocalsSize: a.blockSize, Length: r.Input},
+	}, moment(t))
+	if a.note(err); a.err != nil {
+		return -1 // ends the run; Err says why
+	}
+	a.decisions[r] = answer.Decision
+	return a.engines[answer.Target.Worker]
+}
+
+// Err is what the oracle refused, if a run ended because of it.
+func (a *Live) Err() error { return a.err }
+
+// FirstToken implements Observer.
+func (a *Live) FirstToken(t float64, j *Job) {
+	if a.o.NoFirstToken {
+		return
+	}
+	a.progress(t, &oracle.Event{Decision: a.decisions[j.Request], Step: oracle.FirstToken, TTFT: j.FirstToken - j.Arrived})
+}
+
+// Finished implements Observer.
+func (a *Live) Finished(t float64, j *Job) {
+	id := a.decisions[j.Request]
+	delete(a.decisions, j.Request)
+	if a.o.NoFinish {
+		return
+	}
+	a.progress(t, &oracle.Event{Decision: id, Step: oracle.Finished, OutputTokens: j.Request.Output, Cached: j.Cached})
+}
+
+func (a *Live) progress(t float64, e *oracle.Event) {
+	_, err := a.oracle.Progress(e, moment(t))
+	a.note(err)
+}
