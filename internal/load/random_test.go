@@ -159,8 +159,17 @@ func TestTrackerMatchesTwin(t *testing.T) {
 			ids = append(ids, fleet.TargetID(i))
 		}
 		tick()
-		dst = tr.States(ids, at, dst)
-		want := w.states(ids)
+		peers := ids
+		if r.IntN(2) == 0 {
+			peers = nil
+			for _, i := range r.Perm(targets + 1)[:r.IntN(targets+2)] {
+				peers = append(peers, fleet.TargetID(i))
+			}
+			dst = tr.StatesAmong(ids, peers, at, dst)
+		} else {
+			dst = tr.States(ids, at, dst)
+		}
+		want := w.states(ids, peers)
 		if !slices.Equal(dst, want) {
 			t.Fatalf("op %d: states of %v:\ngot  %+v\nwant %+v", n, ids, dst, want)
 		}

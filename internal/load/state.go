@@ -15,7 +15,7 @@ type Confidence uint8
 const (
 	// Reported: the target sent a sample within Config.MaxReportAge; own bookings are on top.
 	Reported Confidence = iota
-	// BookedOnly: no target asked about has a fresh sample; only own bookings are known.
+	// BookedOnly: no target asked about, and no peer, has a fresh sample; only own bookings are known.
 	BookedOnly
 	// Imputed: the target has no fresh sample while others have; their median was assumed, own bookings on top.
 	Imputed
@@ -75,6 +75,12 @@ type scratch struct {
 // target with the median load (of an even number the busier one, so that the unknown never looks best), and the median
 // of KV use. A target that was dropped or never added is read as one that holds no booking.
 func (t *Tracker) States(targets []fleet.TargetID, now time.Time, dst []State) []State {
+	return t.StatesAmong(targets, targets, now, dst)
+}
+
+// StatesAmong is States where what is missing is imputed from peers: a request that may go to few targets must not
+// narrow what is known of the fleet.
+func (t *Tracker) StatesAmong(targets, peers []fleet.TargetID, now time.Time, dst []State) []State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.tick(now)
@@ -88,8 +94,14 @@ func (t *Tracker) States(targets []fleet.TargetID, now time.Time, dst []State) [
 		gaps = gaps || !fresh || !g.report.counted || g.report.kvUsed < 0
 	}
 	missing := gap{kvUsed: unknownKV}
-	if gaps && anyFresh {
-		missing = t.medians(targets)
+	if gaps {
+		for i := 0; i < len(peers) && !anyFresh; i++ {
+			g := t.target(peers[i])
+			anyFresh = g != nil && t.isFresh(&g.report)
+		}
+		if anyFresh {
+			missing = t.medians(peers)
+		}
 	}
 	for i, id := range targets {
 		t.read(t.target(id), anyFresh, &missing, &dst[i])

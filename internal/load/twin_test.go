@@ -229,11 +229,14 @@ func (w *twin) own(id fleet.TargetID) State {
 	return s
 }
 
-func (w *twin) states(ids []fleet.TargetID) []State {
+func (w *twin) states(ids, peers []fleet.TargetID) []State {
 	var works []external
 	var used []float64
 	anyFresh := false
 	for _, id := range ids {
+		anyFresh = anyFresh || w.isFresh(w.targets[id])
+	}
+	for _, id := range peers {
 		if g := w.targets[id]; w.isFresh(g) {
 			anyFresh = true
 			if saysWork(g.sample) {

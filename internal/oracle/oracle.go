@@ -112,6 +112,7 @@ type Oracle struct {
 	sessions *lru
 	history  *history
 	markets  map[string]*policy.Market // by model
+	uses     policy.Uses               // of ends of prefixes
 	born     time.Time                 // the first decision; clock 0 of the markets
 
 	work sync.Pool // of *work

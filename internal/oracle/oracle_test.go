@@ -686,3 +686,37 @@ func TestListImputesAsRouteDoes(t *testing.T) {
 		}
 	}
 }
+
+// TestDenyDoesNotNarrowWhatIsKnown: what is imputed to a silent worker comes from the model's whole fleet, also when the
+// request may go to few of it.
+func TestDenyDoesNotNarrowWhatIsKnown(t *testing.T) {
+	o := New(Config{}, nil)
+	for i, running := range []int{9, 9, 0} {
+		name := fmt.Sprintf("w%d", i)
+		open(t, o, name, 1, t0)
+		l, err := o.OpenLoad(name, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Sample(Sample{Running: Known(running)}, t0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open(t, o, "silent", 1, t0)
+	for _, r := range []RouteRequest{
+		{Denied: []string{"w0", "w1"}},
+		{Allowed: []string{"silent", "w2"}},
+	} {
+		r.Model, r.Prompt, r.Explain, r.DryRun = "m", prompt(1, 2), true, true
+		a, err := o.Route(context.Background(), &r, t0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range a.Rows {
+			if row.Target.Worker == "silent" && (row.InFlight != 9 || row.Load != Imputed) {
+				t.Errorf("deny %v, allow %v: silent is taken to have %d in flight (%v), want the fleet's median, 9",
+					r.Denied, r.Allowed, row.InFlight, row.Load)
+			}
+		}
+	}
+}

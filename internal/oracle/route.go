@@ -72,6 +72,7 @@ type work struct {
 	prompts  []promptAt // one per block size in use
 
 	ids    []fleet.TargetID
+	peers  []fleet.TargetID // all of the model
 	states []load.State
 	cands  []policy.Candidate
 	picks  []int // cands[i] is targets[picks[i]]
@@ -310,7 +311,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	}
 	req := policy.Request{
 		PromptTokens: r.Prompt.Length, ExpectedOutput: expected, Turn: o.turn, Seed: o.turn * 0x9E3779B97F4A7C15,
-		Places: r.MaxAlternatives + 1, Head: head(&w.prompts[0]), Prices: o.prices(r.Model, w.cands, now),
+		Places: r.MaxAlternatives + 1, Head: head(&w.prompts[0]), Prices: o.prices(r, w.end(), w.cands, now),
 	}
 	if r.Explain {
 		req.Places = 0
@@ -404,7 +405,12 @@ func (o *Oracle) look(view *fleet.View, r *RouteRequest, now time.Time, w *work)
 	for i := range w.targets {
 		w.ids = append(w.ids, w.targets[i].id)
 	}
-	w.states = o.load.States(w.ids, now, w.states[:0])
+	// What is imputed comes from all of the model's targets, whomever this request may go to.
+	w.peers = append(w.peers[:0], w.ids...)
+	for i := range w.excluded {
+		w.peers = append(w.peers, w.excluded[i].id)
+	}
+	w.states = o.load.StatesAmong(w.ids, w.peers, now, w.states[:0])
 	last, bound := o.sessions.get(r.Session, view)
 	for i := range w.targets {
 		c := &w.targets[i]

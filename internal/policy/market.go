@@ -3,14 +3,18 @@ package policy
 import "math"
 
 // Market learns what a second of prefill takes from later arrivals, from how often targets are found with prefill
-// pending. With b the share of targets that have some, smoothed over MarketMemory,
+// pending. With b the share of targets that have some, smoothed over MarketMemory, and u the recent uses of the prefix
+// that a request would repeat elsewhere (see Uses),
 //
-//	Prices.Prefill = min(max(b/(1-b), MinPrefillPrice), MaxPrefillPrice)
+//	Prices.Prefill = 1 / ((1-b) * (1+u)), at most MaxPrefillPrice
 //
-// which is the mean number of requests that a queue with that utilisation has in it (M/M/1): as many will wait a second
-// longer when a second is added. On an idle fleet nobody waits, and computing a prefix again on an idle target is nearly
-// free; on a busy one it is what makes the queues long. Stall and Decode are 0: what they would price, slower output for
-// sequences under way, is weighed against no promise so far, and in simulation it costs time to first token.
+// 1/(1-b) is by how much a queue of that utilisation stretches work (M/M/1): on an idle fleet a second costs those who
+// come later about a second, on a busy one each that waits passes the delay on. A copy of a prefix that many ask for is
+// no loss but an investment: the next u requests find a second holder. A prefix that one conversation goes on with is
+// worth nothing at the place it leaves.
+//
+// Stall and Decode are 0: what they would price, slower output of sequences under way, is weighed against no promise so
+// far, and in simulation charging it costs time to first token, most where memory is short.
 //
 // Observe is a fold: the same observations in the same order give the same prices. The zero value is an idle market.
 type Market struct {
@@ -23,11 +27,8 @@ const (
 	// MarketMemory is the time constant of the smoothing in seconds: long enough to average over many requests, short
 	// enough to follow the hour.
 	MarketMemory = 20.0
-	// MinPrefillPrice keeps a burst of one new prefix together: at 0 a request would rather compute what another is just
-	// computing than wait the same time for it.
-	MinPrefillPrice = 0.5
 	// MaxPrefillPrice keeps affinity below the point where holders are flooded and others idle.
-	MaxPrefillPrice = 8.0
+	MaxPrefillPrice = 9.0
 )
 
 // Observe tells the share of targets (0 to 1) with prefill pending at the time now, in seconds on any clock. Numbers out
@@ -52,8 +53,8 @@ func (m *Market) Observe(now, share float64) {
 // Busy is the smoothed share of targets with prefill pending, 0 to 1.
 func (m *Market) Busy() float64 { return m.busy }
 
-// Prices are what things cost now.
-func (m *Market) Prices() Prices {
-	b := min(m.busy, 1-1/(1+MaxPrefillPrice))
-	return Prices{Prefill: min(max(b/(1-b), MinPrefillPrice), MaxPrefillPrice)}
+// Prices are what things cost now for a request whose prefix had so many recent uses.
+func (m *Market) Prices(uses float64) Prices {
+	b := min(m.busy, 1-1/MaxPrefillPrice)
+	return Prices{Prefill: 1 / ((1 - b) * (1 + within(uses, maxTokens)))}
 }

@@ -139,7 +139,7 @@ func (w *world) do(f []string, out *strings.Builder) error {
 	case "route":
 		req := Request{PromptTokens: int(number("prompt", 0)), ExpectedOutput: number("out", 200), Seed: uint64(number("seed", 0))}
 		req.Head = uint64(number("head", 0))
-		req.Prices.Prefill = number("price", MinPrefillPrice)
+		req.Prices.Prefill = number("price", 1)
 		name, times, shared := "least_time", int(number("times", 1)), int(number("shared", 0))
 		if v, ok := args["policy"]; ok {
 			name = v
