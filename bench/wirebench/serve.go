@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/grpc"
@@ -143,14 +144,17 @@ func echoStream(_ any, s grpc.ServerStream) error {
 
 // usage is what the process has used so far: processor seconds, allocations, and what it has in memory, in bytes.
 func usage() *structpb.ListValue {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	l, _ := structpb.NewList([]any{
-		float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9, float64(m.Mallocs), float64(resident()),
-	})
+	l, _ := structpb.NewList([]any{processorTime().Seconds(), float64(m.Mallocs), float64(resident())})
 	return l
+}
+
+// processorTime is what this process has used so far.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // resident is the process's resident memory in bytes, 0 where the system does not say.

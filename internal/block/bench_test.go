@@ -36,6 +36,23 @@ func BenchmarkAppendTokenChain(b *testing.B) {
 	}
 }
 
+func BenchmarkAppendPackedChain(b *testing.B) {
+	// The same prompt in pieces as gRPC receives them.
+	raw := make([]byte, 4*8192)
+	pieces := [][]byte{raw[:16379], raw[16379:32758], raw[32758:]}
+	for _, size := range []int{16, 32, 64} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			dst := make([]ID, 0, 8192)
+			b.ReportAllocs()
+			b.SetBytes(int64(len(raw)))
+			for b.Loop() {
+				dst = AppendPackedChain(dst[:0], 1, pieces, size)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(dst)), "ns/block")
+		})
+	}
+}
+
 func BenchmarkAppendChain(b *testing.B) {
 	locals := make([]Local, 78)
 	dst := make([]ID, 0, len(locals))

@@ -1,7 +1,6 @@
 package block
 
 import (
-	"encoding/binary"
 	"slices"
 
 	"github.com/zeebo/xxh3"
@@ -31,14 +30,6 @@ func (p ID) Child(l Local) ID { return ID(pair(uint64(p), uint64(l))) }
 // Sum is the hash that everything here is made of: XXH3-64 with Seed. It names what callers know by longer bytes: an
 // engine's digest of a block, the digest of an image.
 func Sum(b []byte) uint64 { return xxh3.HashSeed(b, Seed) }
-
-// pair hashes two words.
-func pair(a, b uint64) uint64 {
-	var buf [16]byte
-	binary.LittleEndian.PutUint64(buf[:8], a)
-	binary.LittleEndian.PutUint64(buf[8:], b)
-	return xxh3.HashSeed(buf[:], Seed)
-}
 
 // AppendLocals appends the local hashes of the full blocks of size tokens; a rest shorter than size is left out. With a
 // size below 1 it appends nothing.
@@ -70,9 +61,13 @@ func AppendChainAfter(dst []ID, parent ID, locals []Local) []ID {
 }
 
 // AppendTokenChain appends the ids of the full blocks of a prompt in one pass, without keeping local hashes. With a size
-// below 1 it appends nothing.
+// below 1 or above MaxSize it appends nothing.
 func AppendTokenChain(dst []ID, k Keyspace, tokens []uint32, size int) []ID {
-	if size < 1 {
+	if isLittleEndian() {
+		piece := [1][]byte{asBytes(tokens)}
+		return AppendPackedChain(dst, k, piece[:], size)
+	}
+	if size < 1 || size > MaxSize {
 		return dst
 	}
 	dst = slices.Grow(dst, len(tokens)/size)

@@ -13,8 +13,13 @@ func LocalHash(tokens []uint32) Local {
 	if !isLittleEndian() {
 		return localPortable(tokens)
 	}
-	// The memory already is what the scheme defines; copying it would cost more than hashing it.
-	return Local(xxh3.HashSeed(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens)), Seed))
+	return Local(localPacked(asBytes(tokens)))
+}
+
+// asBytes is the memory of the tokens, which on a little-endian machine already is what the scheme defines: copying it
+// would cost more than hashing it.
+func asBytes(tokens []uint32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
 }
 
 // localPortable is LocalHash for any byte order.
