@@ -26,12 +26,29 @@ type RouteRequest struct {
 	MaxAlternatives int
 }
 
-// Prompt is tokens, or local hashes with their block size and the token count.
+// Prompt is tokens, or local hashes with their block size and the token count. Either may be packed: as they lie on the
+// wire, in pieces; see block.AppendPackedChain. Route reads a prompt while it runs and keeps none of it.
 type Prompt struct {
-	Tokens     []uint32
-	Locals     []block.Local
-	LocalsSize int // block size of Locals; 0 when the prompt is Tokens
-	Length     int // tokens in the whole prompt, at least 1
+	Tokens       []uint32
+	PackedTokens [][]byte // instead of Tokens
+	Locals       []block.Local
+	PackedLocals [][]byte // instead of Locals
+	LocalsSize   int      // block size of Locals or PackedLocals; 0 when the prompt is tokens
+	Length       int      // tokens in the whole prompt, at least 1
+}
+
+// appendChain appends the ids of the prompt's full blocks of size tokens, in a keyspace.
+func (p *Prompt) appendChain(dst []block.ID, k block.Keyspace, size int) []block.ID {
+	switch {
+	case p.PackedLocals != nil:
+		return block.AppendPackedLocalChain(dst, k, p.PackedLocals)
+	case p.LocalsSize != 0:
+		return block.AppendChain(dst, k, p.Locals)
+	case p.PackedTokens != nil:
+		return block.AppendPackedChain(dst, k, p.PackedTokens, size)
+	default:
+		return block.AppendTokenChain(dst, k, p.Tokens, size)
+	}
 }
 
 // TargetRef names a target to the outside.

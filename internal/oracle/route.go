@@ -250,11 +250,7 @@ func (o *Oracle) match(r *RouteRequest, w *work) {
 			Model: r.Model, BlockSize: p.size, LoRAName: r.LoRAName, LoRARevision: r.LoRARevision,
 			CacheSalt: r.CacheSalt, Secret: o.cfg.Secret,
 		}.Keyspace()
-		if r.Prompt.LocalsSize != 0 {
-			p.chain = block.AppendChain(p.chain, ks, r.Prompt.Locals)
-		} else {
-			p.chain = block.AppendTokenChain(p.chain, ks, r.Prompt.Tokens, p.size)
-		}
+		p.chain = r.Prompt.appendChain(p.chain, ks, p.size)
 		p.facts = o.index.Match(p.chain, p.facts)
 		p.guesses = o.guesses.index.Match(p.chain, p.guesses)
 	}

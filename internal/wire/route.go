@@ -15,10 +15,19 @@ const defaultAlternatives = 2
 
 // DecodeRoute checks a question and turns it into the oracle's form.
 func DecodeRoute(m *kvoraclev1.RouteRequest, l Limits) (*oracle.RouteRequest, error) {
-	if m == nil {
-		return nil, missing("request")
+	r := &oracle.RouteRequest{}
+	if err := decodeRoute(m, packedPrompt{}, l, r); err != nil {
+		return nil, err
 	}
-	r := &oracle.RouteRequest{
+	return r, nil
+}
+
+// decodeRoute fills r. The prompt's array may have been left where it was received.
+func decodeRoute(m *kvoraclev1.RouteRequest, packed packedPrompt, l Limits, r *oracle.RouteRequest) error {
+	if m == nil {
+		return missing("request")
+	}
+	*r = oracle.RouteRequest{
 		RequestID:       m.GetRequestId(),
 		Model:           m.GetModel(),
 		LoRAName:        m.GetLora().GetName(),
@@ -37,10 +46,10 @@ func DecodeRoute(m *kvoraclev1.RouteRequest, l Limits) (*oracle.RouteRequest, er
 		r.MaxAlternatives = defaultAlternatives
 	}
 	if err := checkRoute(m, r); err != nil {
-		return nil, err
+		return err
 	}
 	if err := refuseUnserved(m); err != nil {
-		return nil, err
+		return err
 	}
 	switch m.GetPhase() {
 	case kvoraclev1.Phase_PHASE_UNSPECIFIED:
@@ -50,16 +59,16 @@ func DecodeRoute(m *kvoraclev1.RouteRequest, l Limits) (*oracle.RouteRequest, er
 	case kvoraclev1.Phase_PHASE_DECODE:
 		r.Role = fleet.Decode
 	case kvoraclev1.Phase_PHASE_BOTH:
-		return nil, unserved("phase", "PHASE_BOTH")
+		return unserved("phase", "PHASE_BOTH")
 	default:
-		return nil, invalid("phase", fmt.Sprint(int32(m.GetPhase())), "want a known Phase")
+		return invalid("phase", fmt.Sprint(int32(m.GetPhase())), "want a known Phase")
 	}
-	prompt, err := decodePrompt(m, l.WithDefaults())
+	prompt, err := decodePrompt(m, packed, l.WithDefaults())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.Prompt = prompt
-	return r, nil
+	return nil
 }
 
 func checkRoute(m *kvoraclev1.RouteRequest, r *oracle.RouteRequest) error {
@@ -126,24 +135,32 @@ func refuseUnserved(m *kvoraclev1.RouteRequest) error {
 	return nil
 }
 
-func decodePrompt(m *kvoraclev1.RouteRequest, l Limits) (oracle.Prompt, error) {
+func decodePrompt(m *kvoraclev1.RouteRequest, packed packedPrompt, l Limits) (oracle.Prompt, error) {
+	if packed.form == tokenIDs {
+		n := packedLen(packed.pieces) / 4
+		return oracle.Prompt{PackedTokens: packed.pieces, Length: n}, checkTokens(n, l)
+	}
 	switch p := m.GetPrompt().(type) {
 	case *kvoraclev1.RouteRequest_Tokens:
 		ids := p.Tokens.GetTokenIds()
-		switch {
-		case len(ids) == 0:
-			return oracle.Prompt{}, empty("tokens.token_ids")
-		case len(ids) > l.MaxPromptTokens:
-			return oracle.Prompt{}, tooLong("tokens.token_ids", len(ids), l)
-		}
-		return oracle.Prompt{Tokens: ids, Length: len(ids)}, nil
+		return oracle.Prompt{Tokens: ids, Length: len(ids)}, checkTokens(len(ids), l)
 	case *kvoraclev1.RouteRequest_BlockHashes:
-		return decodeHashes(p.BlockHashes, l)
+		return decodeHashes(p.BlockHashes, packed, l)
 	case *kvoraclev1.RouteRequest_Text:
 		return oracle.Prompt{}, unserved("text", strconv.Itoa(len(p.Text))+" bytes")
 	default:
 		return oracle.Prompt{}, oracle.Fault(oracle.InvalidArgument, oracle.ReasonPromptEmpty, "prompt", "", "want one of tokens, block_hashes")
 	}
+}
+
+func checkTokens(n int, l Limits) error {
+	switch {
+	case n == 0:
+		return empty("tokens.token_ids")
+	case n > l.MaxPromptTokens:
+		return tooLong("tokens.token_ids", n, l)
+	}
+	return nil
 }
 
 func empty(field string) error {
@@ -155,7 +172,7 @@ func tooLong(field string, n int, l Limits) error {
 		"want at most "+strconv.Itoa(l.MaxPromptTokens))
 }
 
-func decodeHashes(p *kvoraclev1.BlockHashPrompt, l Limits) (oracle.Prompt, error) {
+func decodeHashes(p *kvoraclev1.BlockHashPrompt, packed packedPrompt, l Limits) (oracle.Prompt, error) {
 	if err := scheme("block_hashes.hash_scheme", p.GetHashScheme()); err != nil {
 		return oracle.Prompt{}, err
 	}
@@ -163,6 +180,9 @@ func decodeHashes(p *kvoraclev1.BlockHashPrompt, l Limits) (oracle.Prompt, error
 		return oracle.Prompt{}, err
 	}
 	n, size, tokens := len(p.GetLocalHashes()), int(p.GetBlockSize()), int(p.GetTokenCount())
+	if packed.form == localHashes {
+		n = packedLen(packed.pieces) / 8
+	}
 	switch {
 	case tokens == 0:
 		return oracle.Prompt{}, empty("block_hashes.token_count")
@@ -174,6 +194,9 @@ func decodeHashes(p *kvoraclev1.BlockHashPrompt, l Limits) (oracle.Prompt, error
 	case tokens < n*size || tokens >= (n+1)*size:
 		return oracle.Prompt{}, invalid("block_hashes.token_count", strconv.Itoa(tokens),
 			fmt.Sprintf("want %d to %d with %d hashes of %d tokens", n*size, n*size+size-1, n, size))
+	}
+	if packed.form == localHashes {
+		return oracle.Prompt{PackedLocals: packed.pieces, LocalsSize: size, Length: tokens}, nil
 	}
 	return oracle.Prompt{Locals: asLocals(p.GetLocalHashes()), LocalsSize: size, Length: tokens}, nil
 }

@@ -1,0 +1,276 @@
+package wire
+
+import (
+	"encoding/binary"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/kvoracle/kvoracle/internal/oracle"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// Question is a RouteRequest, or the RouteStreamRequest around it, read without making a slice of its tokens or hashes:
+// they stay where they were received, and are hashed from there. Everything else of the message is decoded by protobuf-go
+// from a copy without the array, so a Question is what protobuf-go would have made of the same bytes, in every case: where
+// the array is not one packed field, the whole message goes to protobuf-go.
+//
+// It is meant to be reused. What Request gives lives until the next Read or Reset, and so must the bytes that were read.
+// It is not safe for concurrent use.
+type Question struct {
+	route    kvoraclev1.RouteRequest // without the array that packed has
+	envelope kvoraclev1.RouteStreamRequest
+	has      bool // the envelope has a question
+
+	packed [][]byte // the array as it came, if form says so
+	form   form
+
+	skeleton, inner, prompt []byte // working memory
+	request                 oracle.RouteRequest
+}
+
+// form is what the packed bytes of a question are.
+type form uint8
+
+const (
+	nothing form = iota // the message is whole; it has its prompt, if any
+	tokenIDs
+	localHashes
+	text // like nothing; remembered because a oneof has one form
+)
+
+// Field numbers of route.proto.
+const (
+	fieldTokens      = 3 // of RouteRequest
+	fieldBlockHashes = 4
+	fieldText        = 5
+	fieldTokenIDs    = 1 // of TokenPrompt
+	fieldLocalHashes = 3 // of BlockHashPrompt
+	fieldRequest     = 2 // of RouteStreamRequest
+)
+
+// mostWorking is the working memory kept for the next question.
+const mostWorking = 64 << 10
+
+// Reset lets go of everything but working memory.
+func (q *Question) Reset() {
+	if cap(q.skeleton)+cap(q.inner)+cap(q.prompt) > mostWorking {
+		q.skeleton, q.inner, q.prompt = nil, nil, nil
+	}
+	q.route.Reset()
+	q.envelope.Reset()
+	clear(q.packed)
+	q.packed, q.form, q.has = q.packed[:0], nothing, false
+	q.request = oracle.RouteRequest{}
+}
+
+// Read reads a RouteRequest from pieces of memory. The error is protobuf-go's.
+func (q *Question) Read(pieces [][]byte) error {
+	q.Reset()
+	q.has = true
+	s := newScanner(pieces)
+	skeleton, ok := q.scan(&s, s.left, q.skeleton[:0])
+	q.skeleton = skeleton
+	if ok {
+		return proto.UnmarshalOptions{Merge: true}.Unmarshal(skeleton, &q.route)
+	}
+	q.whole()
+	return proto.Unmarshal(q.gather(pieces), &q.route)
+}
+
+// ReadStreamed reads a RouteStreamRequest.
+func (q *Question) ReadStreamed(pieces [][]byte) error {
+	q.Reset()
+	s := newScanner(pieces)
+	skeleton, ok := q.scanEnvelope(&s)
+	q.skeleton = skeleton
+	if ok {
+		if q.has {
+			q.envelope.Request = &q.route // merged into: one allocation less
+		}
+		return proto.UnmarshalOptions{Merge: true}.Unmarshal(skeleton, &q.envelope)
+	}
+	q.whole()
+	err := proto.Unmarshal(q.gather(pieces), &q.envelope)
+	q.has = q.envelope.GetRequest() != nil
+	return err
+}
+
+// whole forgets what a scan found.
+func (q *Question) whole() {
+	clear(q.packed)
+	q.packed, q.form = q.packed[:0], nothing
+}
+
+// gather joins the pieces in working memory: protobuf-go keeps none of it.
+func (q *Question) gather(pieces [][]byte) []byte {
+	b := q.skeleton[:0]
+	for _, p := range pieces {
+		b = append(b, p...)
+	}
+	q.skeleton = b
+	return b
+}
+
+// scanEnvelope copies a RouteStreamRequest without its question's array.
+func (q *Question) scanEnvelope(s *scanner) (skeleton []byte, ok bool) {
+	skeleton = q.skeleton[:0]
+	for s.left > 0 {
+		num, kind, size, ok := s.field()
+		if !ok {
+			return skeleton, false
+		}
+		if num != fieldRequest || kind != protowire.BytesType {
+			if skeleton, ok = s.keep(skeleton, num, kind, size); !ok {
+				return skeleton, false
+			}
+			continue
+		}
+		if q.has { // twice is merged into one
+			return skeleton, false
+		}
+		q.has = true
+		if q.inner, ok = q.scan(s, size, q.inner[:0]); !ok {
+			return skeleton, false
+		}
+		skeleton = protowire.AppendTag(skeleton, num, kind)
+		skeleton = protowire.AppendBytes(skeleton, q.inner)
+	}
+	return skeleton, true
+}
+
+// scan copies the RouteRequest of the next size bytes to dst, all but the array.
+func (q *Question) scan(s *scanner, size int, dst []byte) (_ []byte, ok bool) {
+	after := s.left - size
+	for s.left > after {
+		num, kind, n, ok := s.field()
+		if !ok || s.left-n < after {
+			return dst, false
+		}
+		isPrompt := kind == protowire.BytesType && num >= fieldTokens && num <= fieldText
+		if isPrompt && q.form != nothing {
+			return dst, false // of several forms the last counts, and of one form the parts are merged
+		}
+		switch {
+		case isPrompt && num == fieldTokens:
+			q.form = tokenIDs
+			ok = q.scanTokens(s, n)
+		case isPrompt && num == fieldBlockHashes:
+			q.form = localHashes
+			dst, ok = q.scanHashes(s, n, dst)
+		default:
+			if isPrompt {
+				q.form = text
+			}
+			dst, ok = s.keep(dst, num, kind, n)
+		}
+		if !ok {
+			return dst, false
+		}
+	}
+	return dst, s.left == after
+}
+
+// scanTokens notes where the token ids of the TokenPrompt of the next size bytes lie: one packed field or none.
+func (q *Question) scanTokens(s *scanner, size int) bool {
+	after := s.left - size
+	if size == 0 {
+		return true
+	}
+	num, kind, n, ok := s.field()
+	if !ok || num != fieldTokenIDs || kind != protowire.BytesType || s.left-n != after || n%4 != 0 {
+		return false
+	}
+	q.packed = s.span(q.packed, n)
+	return true
+}
+
+// scanHashes notes where the hashes of the BlockHashPrompt of the next size bytes lie, and copies the rest of it to dst.
+func (q *Question) scanHashes(s *scanner, size int, dst []byte) (_ []byte, ok bool) {
+	after := s.left - size
+	isSeen := false
+	rest := q.prompt[:0]
+	for s.left > after {
+		num, kind, n, ok := s.field()
+		if !ok || s.left-n < after {
+			return dst, false
+		}
+		switch {
+		case num != fieldLocalHashes:
+			if rest, ok = s.keep(rest, num, kind, n); !ok {
+				return dst, false
+			}
+		case kind != protowire.BytesType || n%8 != 0 || isSeen:
+			return dst, false
+		default:
+			isSeen = true
+			q.packed = s.span(q.packed, n)
+		}
+	}
+	q.prompt = rest
+	dst = protowire.AppendTag(dst, fieldBlockHashes, protowire.BytesType)
+	return protowire.AppendBytes(dst, rest), s.left == after
+}
+
+// message is the question's RouteRequest, nil if an envelope has none. It lacks the array that packed has.
+func (q *Question) message() *kvoraclev1.RouteRequest {
+	switch {
+	case !q.has:
+		return nil
+	case q.envelope.GetRequest() != nil:
+		return q.envelope.GetRequest()
+	default:
+		return &q.route
+	}
+}
+
+// Tag is the caller's name for the question on its stream.
+func (q *Question) Tag() uint64 { return q.envelope.GetTag() }
+
+// Timeout is how long the question may wait; 0: no limit.
+func (q *Question) Timeout() time.Duration {
+	return time.Duration(q.envelope.GetTimeoutMs()) * time.Millisecond
+}
+
+// Traceparent names the question's parent on its stream; empty: none.
+func (q *Question) Traceparent() string { return q.envelope.GetTraceparent() }
+
+// Explain says that the answer shall have its reasons.
+func (q *Question) Explain() bool { return q.message().GetExplain() }
+
+// Request checks the question and turns it into the oracle's form.
+func (q *Question) Request(l Limits) (*oracle.RouteRequest, error) {
+	m := q.message()
+	if len(m.GetMultimodal()) > 0 && q.form == tokenIDs {
+		// What lies under images is hashed with them, token by token.
+		m.Prompt = &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: unpack32(q.packed)}}
+		q.whole()
+	}
+	if err := decodeRoute(m, q.packedPrompt(), l, &q.request); err != nil {
+		return nil, err
+	}
+	return &q.request, nil
+}
+
+// packedPrompt is the array beside the message.
+func (q *Question) packedPrompt() packedPrompt { return packedPrompt{form: q.form, pieces: q.packed} }
+
+// packedPrompt is a prompt's array as it came.
+type packedPrompt struct {
+	form   form
+	pieces [][]byte
+}
+
+// unpack32 makes the slice that protobuf-go would have made.
+func unpack32(pieces [][]byte) []uint32 {
+	out := make([]uint32, packedLen(pieces)/4)
+	s := newScanner(pieces)
+	var b [4]byte
+	for i := range out {
+		s.copyTo(b[:0], 4)
+		out[i] = binary.LittleEndian.Uint32(b[:])
+	}
+	return out
+}
