@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
@@ -29,15 +31,16 @@ import (
 // is not asked again.
 type AuthFunc func(ctx context.Context, fullMethod string) (context.Context, error)
 
-// interceptors makes both chains. They stand, outermost first, in this order:
+// interceptors stand between gRPC and the handlers. A call of the control service goes, outermost first, through
 //
-//	watch      counts and logs what comes out, whoever made it: so around everything else
-//	parentOf, controlSpans
-//	           the caller's trace; before auth so that a hook may start spans of its own
-//	logging    a line for each call of the control service; nothing else pays for it
-//	auth       refuses before any handler runs
-//	endForeign ends streams of other services when the server is going (streams only)
-//	recovery   innermost: nothing outside the handler should ever see a panic
+//	watch         counts and logs what comes out, whoever made it: so around everything else
+//	controlSpans  the caller's trace; before auth so that a hook may start spans of its own
+//	logging       a line for each call
+//	auth          refuses before any handler runs
+//	recovery      innermost: nothing outside the handler should ever see a panic
+//
+// and every other stream through watch, auth, endForeign (which ends streams of other services when the server is going)
+// and recovery. Every other unary call, Route among them, has the same in one function, lean, for a chain costs closures.
 func (s *Server) interceptors() []grpc.ServerOption {
 	rescue := recovery.WithRecoveryHandlerContext(s.recovered)
 	events := []logging.Option{logging.WithLogOnEvents(logging.FinishCall)}
@@ -45,22 +48,75 @@ func (s *Server) interceptors() []grpc.ServerOption {
 	unary := []grpc.UnaryServerInterceptor{s.watch.unary}
 	stream := []grpc.StreamServerInterceptor{s.watch.stream}
 	if s.tel.TracerProvider() != nil {
+		s.parents = newParents(s.tel, s.auth != nil)
 		spans := newControlSpans(s.tel)
-		unary = append(unary, parentOf(s.tel.Propagator()), spans.unary)
+		unary = append(unary, spans.unary)
 		stream = append(stream, spans.stream)
 	}
 	control := selector.MatchFunc(func(_ context.Context, c interceptors.CallMeta) bool { return isControl(c.FullMethod()) })
-	unary = append(unary, selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(logTo(s.log), events...), control))
+	unary = append(unary, logging.UnaryServerInterceptor(logTo(s.log), events...))
 	stream = append(stream, selector.StreamServerInterceptor(logging.StreamServerInterceptor(logTo(s.log), events...), control))
 	if s.auth != nil {
 		guarded := selector.MatchFunc(func(_ context.Context, c interceptors.CallMeta) bool { return !isHealth(c.FullMethod()) })
-		unary = append(unary, selector.UnaryServerInterceptor(auth.UnaryServerInterceptor(ask(s.auth)), guarded))
+		unary = append(unary, auth.UnaryServerInterceptor(ask(s.auth)))
 		stream = append(stream, selector.StreamServerInterceptor(auth.StreamServerInterceptor(ask(s.auth)), guarded))
 	}
 	stream = append(stream, s.endForeign)
 	unary = append(unary, recovery.UnaryServerInterceptor(rescue))
 	stream = append(stream, recovery.StreamServerInterceptor(rescue))
-	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...)}
+	full := chained(unary)
+	route := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if isControl(info.FullMethod) {
+			return full(ctx, req, info, handler)
+		}
+		return s.lean(ctx, req, info, handler)
+	}
+	return []grpc.ServerOption{grpc.UnaryInterceptor(route), grpc.ChainStreamInterceptor(stream...)}
+}
+
+// chained makes one interceptor of many, the first one outermost.
+func chained(all []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		for _, outer := range slices.Backward(all) {
+			inner := handler
+			handler = func(ctx context.Context, req any) (any, error) { return outer(ctx, req, info, inner) }
+		}
+		return handler(ctx, req)
+	}
+}
+
+// lean is watch, the caller's trace, auth and recovery of a unary call.
+func (s *Server) lean(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	start := time.Now()
+	resp, err := s.guarded(ctx, req, info, handler)
+	s.watch.done(ctx, info.FullMethod, err, time.Since(start))
+	return resp, err
+}
+
+func (s *Server) guarded(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if s.parents != nil && info.FullMethod == kvoraclev1.RouteService_Route_FullMethodName {
+		ctx = s.parents.of(ctx)
+	}
+	if s.auth != nil && !isHealth(info.FullMethod) {
+		var err error
+		if ctx, err = ask(s.auth)(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s.rescued(ctx, req, handler)
+}
+
+// rescued is a handler whose panics are errors.
+func (s *Server) rescued(ctx context.Context, req any, handler grpc.UnaryHandler) (resp any, err error) {
+	finished := false
+	defer func() {
+		if !finished { // panic(nil) is one too
+			resp, err = nil, s.recovered(ctx, recover())
+		}
+	}()
+	resp, err = handler(ctx, req)
+	finished = true
+	return resp, err
 }
 
 // recovered makes an error of a panic. The panic's text may hold anything, so it goes to the log and not to the peer.

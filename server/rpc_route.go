@@ -4,38 +4,94 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
+	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
 	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/transport"
 	"github.com/kvoracle/kvoracle/internal/wire"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
 // routeService is what gateways and workers call. Each method decodes, calls the oracle and encodes; nothing else.
+//
+// Route and RouteStream do not have the generated form: their messages are read and written by the codec without making
+// them, see describe.
 type routeService struct {
 	kvoraclev1.UnimplementedRouteServiceServer
 
-	s *Server
+	s         *Server
+	questions sync.Pool // of *transport.Question
+	info      *grpc.UnaryServerInfo
+	handler   grpc.UnaryHandler
 }
 
-func newRouteService(s *Server) *routeService { return &routeService{s: s} }
+func newRouteService(s *Server) *routeService {
+	r := &routeService{s: s}
+	r.info = &grpc.UnaryServerInfo{Server: r, FullMethod: kvoraclev1.RouteService_Route_FullMethodName}
+	r.handler = r.route
+	return r
+}
 
-// Route implements RouteService.
-func (r *routeService) Route(ctx context.Context, m *kvoraclev1.RouteRequest) (*kvoraclev1.RouteResponse, error) {
-	a, err := r.decide(ctx, m)
-	if err != nil {
-		return nil, toStatus(err)
+// describe is the generated description of the service with handlers of our own for the two hot methods.
+func (r *routeService) describe() *grpc.ServiceDesc {
+	d := kvoraclev1.RouteService_ServiceDesc
+	d.Methods, d.Streams = slices.Clone(d.Methods), slices.Clone(d.Streams)
+	for i := range d.Methods {
+		if d.Methods[i].MethodName == "Route" {
+			d.Methods[i].Handler = r.unary
+		}
 	}
-	return wire.EncodeAnswer(a, m.GetExplain()), nil
+	for i := range d.Streams {
+		if d.Streams[i].StreamName == "RouteStream" {
+			d.Streams[i].Handler = func(_ any, stream grpc.ServerStream) error { return r.answerAll(stream) }
+		}
+	}
+	return &d
+}
+
+// unary is gRPC's way into Route.
+func (r *routeService) unary(_ any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
+	q, ok := r.questions.Get().(*transport.Question)
+	if !ok {
+		q = &transport.Question{}
+	}
+	defer func() {
+		q.Free()
+		r.questions.Put(q)
+	}()
+	if err := dec(q); err != nil {
+		return nil, err
+	}
+	return chain(ctx, q, r.info, r.handler)
+}
+
+// route answers one question. An answer goes out as it is; with its reasons it is a message.
+func (r *routeService) route(ctx context.Context, req any) (any, error) {
+	q, ok := req.(*transport.Question)
+	if !ok {
+		return nil, toStatus(oracle.Fault(oracle.Internal, oracle.ReasonInternal, "", "", "not a question"))
+	}
+	a, err := r.decide(ctx, q)
+	switch {
+	case err != nil:
+		return nil, toStatus(err)
+	case q.Explain():
+		return wire.EncodeAnswer(a, true), nil
+	default:
+		return a, nil
+	}
 }
 
 // decide is one decision with its span.
-func (r *routeService) decide(ctx context.Context, m *kvoraclev1.RouteRequest) (*oracle.Answer, error) {
+func (r *routeService) decide(ctx context.Context, q *transport.Question) (*oracle.Answer, error) {
 	ctx, span := r.s.tel.StartDecision(ctx)
-	req, err := wire.DecodeRoute(m, r.s.limits)
+	req, err := q.Request(r.s.limits)
 	var a *oracle.Answer
 	if err == nil {
 		a, err = r.s.oracle.Route(ctx, req, time.Now())
@@ -44,55 +100,102 @@ func (r *routeService) decide(ctx context.Context, m *kvoraclev1.RouteRequest) (
 	return a, err
 }
 
-// RouteStream implements RouteService. Questions are answered in the order they came; a refused one is answered with
-// its status and the stream goes on.
-func (r *routeService) RouteStream(stream kvoraclev1.RouteService_RouteStreamServer) error {
-	ctx := stream.Context()
-	in := receive(ctx, stream.Recv)
+// answerAll is RouteStream. Questions are answered in the order they came; a refused one is answered with its status and
+// the stream goes on. Questions are read and answered in one goroutine, without handing them over; another waits for the
+// server's going.
+func (r *routeService) answerAll(stream grpc.ServerStream) error {
+	x := &exchange{r: r, stream: stream}
+	ended := make(chan error, 1)
+	go func() { ended <- x.run() }()
 	leave := r.s.leaving()
 	defer leave.stop()
 	for {
 		select {
-		case m := <-in:
-			if m.isEnd() {
-				return ended(m.err)
-			}
-			if err := stream.Send(r.answer(ctx, m.value, m.at)); err != nil {
-				return err
-			}
+		case err := <-ended:
+			return err
 		case <-leave.going:
-			if err := stream.Send(&kvoraclev1.RouteStreamResponse{
+			if err := x.send(&kvoraclev1.RouteStreamResponse{
 				Result: &kvoraclev1.RouteStreamResponse_GoAway{GoAway: leave.notice()},
 			}); err != nil {
-				return err
+				return x.close(err)
 			}
 		case <-leave.over:
-			return nil
+			return x.close(nil)
 		}
 	}
 }
 
-func (r *routeService) answer(ctx context.Context, m *kvoraclev1.RouteStreamRequest, at time.Time) *kvoraclev1.RouteStreamResponse {
-	out := &kvoraclev1.RouteStreamResponse{Tag: m.GetTag()}
-	ctx = r.s.tel.ContextFromTraceparent(ctx, m.GetTraceparent())
+// exchange is one RouteStream.
+type exchange struct {
+	r      *routeService
+	stream grpc.ServerStream
+	q      transport.Question
+	out    transport.StreamAnswer
+
+	mu       sync.Mutex // held while a message is sent: gRPC takes one at a time
+	isClosed bool
+}
+
+// run answers until the questions end. After close it ends by itself: gRPC ends the reading when the handler returns.
+func (x *exchange) run() error {
+	x.q.IsStreamed = true
+	defer x.q.Free()
+	ctx := x.stream.Context()
+	for {
+		if err := x.stream.RecvMsg(&x.q); err != nil {
+			return ended(err)
+		}
+		err := x.answer(ctx, time.Now())
+		x.q.Free()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (x *exchange) send(m any) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.isClosed {
+		return io.EOF
+	}
+	return x.stream.SendMsg(m)
+}
+
+// close lets nothing more out.
+func (x *exchange) close(err error) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.isClosed = true
+	return err
+}
+
+func (x *exchange) answer(ctx context.Context, at time.Time) error {
+	q, s := &x.q, x.r.s
+	ctx = s.tel.ContextFromTraceparent(ctx, q.Traceparent())
 	var a *oracle.Answer
 	var err error
-	if limit := time.Duration(m.GetTimeoutMs()) * time.Millisecond; limit > 0 && time.Since(at) > limit {
+	if limit := q.Timeout(); limit > 0 && time.Since(at) > limit {
 		err = oracle.Fault(oracle.Expired, oracle.ReasonDeadline, "timeout_ms", "", "the question waited too long")
 	} else {
-		a, err = r.decide(ctx, m.GetRequest())
+		a, err = x.r.decide(ctx, q)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		err = toStatus(err)
-		r.s.watch.failed(ctx, kvoraclev1.RouteService_RouteStream_FullMethodName, err, time.Since(at))
+		s.watch.failed(ctx, kvoraclev1.RouteService_RouteStream_FullMethodName, err, time.Since(at))
 		st := status.Convert(err).Proto()
-		out.Result = &kvoraclev1.RouteStreamResponse_Status{Status: &kvoraclev1.ErrorStatus{
-			Code: st.GetCode(), Message: st.GetMessage(), Details: st.GetDetails(),
-		}}
-		return out
+		return x.send(&kvoraclev1.RouteStreamResponse{Tag: q.Tag(), Result: &kvoraclev1.RouteStreamResponse_Status{
+			Status: &kvoraclev1.ErrorStatus{Code: st.GetCode(), Message: st.GetMessage(), Details: st.GetDetails()},
+		}})
+	case q.Explain():
+		return x.send(&kvoraclev1.RouteStreamResponse{
+			Tag: q.Tag(), Result: &kvoraclev1.RouteStreamResponse_Response{Response: wire.EncodeAnswer(a, true)},
+		})
+	default:
+		x.out = transport.StreamAnswer{Tag: q.Tag(), Answer: a}
+		return x.send(&x.out)
 	}
-	out.Result = &kvoraclev1.RouteStreamResponse_Response{Response: wire.EncodeAnswer(a, m.GetRequest().GetExplain())}
-	return out
 }
 
 // ended turns the end of a peer's messages into the end of the stream: a half-close is a normal one, and a peer that is

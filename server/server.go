@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
@@ -21,6 +22,7 @@ import (
 
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
+	"github.com/kvoracle/kvoracle/internal/transport"
 	"github.com/kvoracle/kvoracle/internal/wire"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -40,6 +42,7 @@ type Server struct {
 	watch     *watcher
 	health    *board
 	grpc      *grpc.Server
+	parents   *parents // nil when nothing is traced
 
 	mu       sync.Mutex
 	isUsed   bool         // Run, Serve or Close was called
@@ -125,7 +128,10 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 // newGRPC makes the gRPC server and registers everything it serves.
 func (s *Server) newGRPC(services []service) *grpc.Server {
 	c := &s.cfg
+	pool := &transport.Pool{}
 	opts := append(s.interceptors(),
+		experimental.BufferPool(pool),
+		grpc.ForceServerCodecV2(transport.NewCodec(pool)),
 		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(uint32(c.MaxConcurrentStreams)),
 		grpc.MaxHeaderListSize(uint32(c.MaxHeaderBytes)), // gRPC's own default is 16 MiB for each call
@@ -141,7 +147,8 @@ func (s *Server) newGRPC(services []service) *grpc.Server {
 		grpc.WaitForHandlers(true), // when Run has returned, nothing of it is still running
 	)
 	g := grpc.NewServer(opts...)
-	kvoraclev1.RegisterRouteServiceServer(g, newRouteService(s))
+	route := newRouteService(s)
+	g.RegisterService(route.describe(), route)
 	kvoraclev1.RegisterFleetServiceServer(g, newFleetService(s))
 	healthpb.RegisterHealthServer(g, s.health.rpc)
 	if c.Reflection {

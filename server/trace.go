@@ -20,7 +20,7 @@ import (
 
 // Who makes which span:
 //
-//	Route         the decision span, child of the span in the call's metadata (parentOf puts it into the context)
+//	Route         the decision span, child of the span in the call's metadata (parents puts it into the context)
 //	RouteStream   one decision span a message, child of the message's traceparent; none for the stream
 //	Report...     none
 //	FleetService  an RPC span by otelgrpc, child of the span in the call's metadata
@@ -28,15 +28,49 @@ import (
 // So one Route is one span here, right under the gateway's own, and a hot call that is not sampled pays for looking
 // whether there is a traceparent, nothing more.
 
-// parentOf is the unary interceptor that gives Route the parent its metadata names. A traced server only.
-func parentOf(p propagation.TextMapPropagator) grpc.UnaryServerInterceptor {
-	fields := p.Fields()
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if info.FullMethod == kvoraclev1.RouteService_Route_FullMethodName && isTraced(ctx, fields) {
-			ctx = p.Extract(ctx, incoming{ctx})
+// parents reads the parent that a call's metadata names.
+type parents struct {
+	propagator propagation.TextMapPropagator
+	fields     []string
+	// onlyW3C: traceparent alone says whether there is a sampled parent, and nobody wants any other.
+	onlyW3C bool
+}
+
+// newParents is for a traced server only. With a hook that may start spans of its own, every parent is wanted.
+func newParents(t *telemetry.Telemetry, hasHook bool) *parents {
+	p := &parents{propagator: t.Propagator(), fields: t.Propagator().Fields()}
+	p.onlyW3C = t.OnlySampled() && !hasHook
+	for _, f := range p.fields {
+		switch f {
+		case "traceparent", "tracestate", "baggage":
+		default:
+			p.onlyW3C = false // another format may carry a parent too
 		}
-		return handler(ctx, req)
 	}
+	return p
+}
+
+// of gives ctx the call's parent. Where a parent that is not sampled leads to no span, it is left out: making a context
+// for it would be most of what an unsampled call pays.
+func (p *parents) of(ctx context.Context) context.Context {
+	if p.onlyW3C {
+		if v := metadata.ValueFromIncomingContext(ctx, "traceparent"); len(v) == 0 || !maySample(v[0]) {
+			return ctx
+		}
+	} else if !isTraced(ctx, p.fields) {
+		return ctx
+	}
+	return p.propagator.Extract(ctx, incoming{ctx})
+}
+
+// maySample says whether a traceparent's sampled flag is set; version 00 has it in its last digit, and so have all later
+// versions at the same place.
+func maySample(traceparent string) bool {
+	const flags = 54 // version-traceid-parentid-flags: 2+1+32+1+16+1 digits before, the second of two
+	if len(traceparent) <= flags {
+		return false
+	}
+	return strings.IndexByte("13579bBdDfF", traceparent[flags]) >= 0
 }
 
 // isTraced says whether any of the propagator's headers came with the call. It copies no metadata.

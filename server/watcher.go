@@ -39,14 +39,18 @@ func newWatcher(tel *telemetry.Telemetry, log *slog.Logger, slow time.Duration) 
 func (w *watcher) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	start := time.Now()
 	resp, err := handler(ctx, req)
-	took := time.Since(start)
+	w.done(ctx, info.FullMethod, err, time.Since(start))
+	return resp, err
+}
+
+// done looks at a unary call that has ended.
+func (w *watcher) done(ctx context.Context, rpc string, err error, took time.Duration) {
 	switch {
 	case err != nil:
-		w.failed(ctx, info.FullMethod, err, took)
+		w.failed(ctx, rpc, err, took)
 	case w.slow > 0 && took >= w.slow:
-		w.line(ctx, &w.others, slog.LevelWarn, "slow call", slog.String("rpc", info.FullMethod), slog.Duration("took", took))
+		w.line(ctx, &w.others, slog.LevelWarn, "slow call", slog.String("rpc", rpc), slog.Duration("took", took))
 	}
-	return resp, err
 }
 
 func (w *watcher) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -19,6 +20,9 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/transport"
+	"github.com/kvoracle/kvoracle/internal/wire"
 	"github.com/kvoracle/kvoracle/server"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -72,33 +76,33 @@ func serve(core int, traced bool, profiles string) error {
 // echo answers each question with the same answer.
 type echo struct{}
 
-var answer = &kvoraclev1.RouteResponse{
-	DecisionId:   "0123456789abcdef",
-	Target:       &kvoraclev1.Target{WorkerId: "worker-0042", Address: "10.0.0.42:8000"},
-	Matched:      &kvoraclev1.TokensByTier{Device: 256},
-	PromptTokens: 512, PredictedTtftSeconds: 0.0125, Policy: "least_time", Reason: kvoraclev1.ChoiceReason_CHOICE_REASON_LEAST_COST,
-	Confidence: &kvoraclev1.Confidence{
-		Blocks: kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_FRESH, Load: kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_BOOKED_ONLY,
+var answer = &oracle.Answer{
+	Decision:     0x0123456789abcdef,
+	Target:       oracle.TargetRef{Worker: "worker-0042", Address: "10.0.0.42:8000"},
+	Matched:      oracle.TierTokens{256},
+	PromptTokens: 512, TTFT: 0.0125, Policy: "least_time", Reason: oracle.LeastCost, Blocks: oracle.Fresh, Load: oracle.BookedOnly,
+	Alternatives: []oracle.Alternative{
+		{Target: oracle.TargetRef{Worker: "worker-0007", Address: "10.0.0.7:8000"}, Matched: oracle.TierTokens{128}, TTFT: 0.0135},
+		{Target: oracle.TargetRef{Worker: "worker-0008", Address: "10.0.0.8:8000"}, Matched: oracle.TierTokens{128}, TTFT: 0.0145},
 	},
-	Alternatives: []*kvoraclev1.Alternative{
-		{Target: &kvoraclev1.Target{WorkerId: "worker-0007", Address: "10.0.0.7:8000"}, Matched: &kvoraclev1.TokensByTier{Device: 128}, PredictedTtftSeconds: 0.0135},
-		{Target: &kvoraclev1.Target{WorkerId: "worker-0008", Address: "10.0.0.8:8000"}, Matched: &kvoraclev1.TokensByTier{Device: 128}, PredictedTtftSeconds: 0.0145},
-	},
-	LeaseSeconds: 60,
+	Lease: time.Minute,
 }
+
+// message is the same for a server without our codec.
+var message = wire.EncodeAnswer(answer, false)
 
 const (
 	echoName  = "kvoracle.bench.Echo"
 	plainName = "kvoracle.bench.PlainEcho"
 )
 
-// echoService takes the question as Route does.
+// echoService takes the question as Route does: read in place, freed afterwards.
 var echoService = grpc.ServiceDesc{
 	ServiceName: echoName,
 	HandlerType: (*any)(nil),
 	Methods: []grpc.MethodDesc{
-		{MethodName: "Route", Handler: unary("/"+echoName+"/Route", func() any { return new(kvoraclev1.RouteRequest) }, func(any) any { return answer })},
-		{MethodName: "Usage", Handler: unary("/"+echoName+"/Usage", func() any { return new(emptypb.Empty) }, func(any) any { return usage() })},
+		{MethodName: "Route", Handler: echoOne},
+		{MethodName: "Usage", Handler: unary("/"+echoName+"/Usage", func() any { return new(emptypb.Empty) }, func() any { return usage() })},
 	},
 	Streams: []grpc.StreamDesc{{StreamName: "Stream", ClientStreams: true, ServerStreams: true, Handler: echoStream}},
 }
@@ -107,36 +111,60 @@ var plainService = grpc.ServiceDesc{
 	ServiceName: plainName,
 	HandlerType: (*any)(nil),
 	Methods: []grpc.MethodDesc{
-		{MethodName: "Route", Handler: unary("/"+plainName+"/Route", func() any { return new(kvoraclev1.RouteRequest) }, func(any) any { return answer })},
+		{MethodName: "Route", Handler: unary("/"+plainName+"/Route", func() any { return new(kvoraclev1.RouteRequest) }, func() any { return message })},
 	},
 }
 
-func unary(name string, newIn func() any, reply func(any) any) grpc.MethodHandler {
+var (
+	questionPool sync.Pool
+	echoInfo     = &grpc.UnaryServerInfo{FullMethod: echoMethod}
+)
+
+func echoOne(_ any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
+	q, ok := questionPool.Get().(*transport.Question)
+	if !ok {
+		q = &transport.Question{}
+	}
+	defer func() {
+		q.Free()
+		questionPool.Put(q)
+	}()
+	if err := dec(q); err != nil {
+		return nil, err
+	}
+	return chain(ctx, q, echoInfo, answered)
+}
+
+func answered(context.Context, any) (any, error) { return answer, nil }
+
+func unary(name string, newIn, reply func() any) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
-		in := newIn()
-		if err := dec(in); err != nil {
+		if err := dec(newIn()); err != nil {
 			return nil, err
 		}
 		if chain == nil {
-			return reply(in), nil
+			return reply(), nil
 		}
-		return chain(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: name}, func(context.Context, any) (any, error) {
-			return reply(in), nil
+		return chain(ctx, nil, &grpc.UnaryServerInfo{Server: srv, FullMethod: name}, func(context.Context, any) (any, error) {
+			return reply(), nil
 		})
 	}
 }
 
 func echoStream(_ any, s grpc.ServerStream) error {
+	q := transport.Question{IsStreamed: true}
+	defer q.Free()
+	var out transport.StreamAnswer
 	for {
-		in := new(kvoraclev1.RouteStreamRequest)
-		if err := s.RecvMsg(in); err != nil {
+		if err := s.RecvMsg(&q); err != nil {
 			if errors.Is(err, io.EOF) {
 				return nil
 			}
 			return err
 		}
-		out := &kvoraclev1.RouteStreamResponse{Tag: in.GetTag(), Result: &kvoraclev1.RouteStreamResponse_Response{Response: answer}}
-		if err := s.SendMsg(out); err != nil {
+		out = transport.StreamAnswer{Tag: q.Tag(), Answer: answer}
+		q.Free()
+		if err := s.SendMsg(&out); err != nil {
 			return err
 		}
 	}

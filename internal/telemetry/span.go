@@ -14,6 +14,9 @@ import (
 	"github.com/kvoracle/kvoracle/internal/oracle"
 )
 
+// OnlySampled says that without a sampled parent no decision has a span.
+func (t *Telemetry) OnlySampled() bool { return t.tracer == nil || t.onlySampled }
+
 // StartDecision begins the span of one decision under the parent in ctx, when that parent is sampled or the sampler of
 // OTEL_TRACES_SAMPLER wants it; otherwise the span records nothing. End it with EndDecision.
 func (t *Telemetry) StartDecision(ctx context.Context) (context.Context, trace.Span) {

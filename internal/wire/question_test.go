@@ -151,10 +151,16 @@ func questionBytes(t testing.TB) [][]byte {
 		marshal(&kvoraclev1.RouteRequest{Model: "m", Prompt: hashes(block.Scheme, 4, 3, 0)}),
 		join(part, model), join(part, model, part), join(unpacked, model), join(part, unpacked, model), join(odd, model), join(stranger, model),
 		join(asNumber, part, model), join(marshal(hashed), part), join(part, marshal(written)), join(marshal(written), part),
-		join(marshal(hashed), marshal(hashed)), join(group, part, model), join(part, model, []byte{0x0a, 0xff}), {0x1a, 0xff, 0xff, 0xff, 0xff, 0x7f},
-		{0x0a, 1, 0xff}, {0}, {0x1a, 5, 0x0a, 9, 1, 2, 3}, {0x22, 2, 0x1a, 8}, join(part, []byte{0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02}),
+		join(marshal(hashed), marshal(hashed)), join(group, part, model), join(part, model, []byte{0x0a, 0xff}),
+		{0x1a, 0xff, 0xff, 0xff, 0xff, 0x7f},
+		{0x0a, 1, 0xff},
+		{0},
+		{0x1a, 5, 0x0a, 9, 1, 2, 3},
+		{0x22, 2, 0x1a, 8},
+		join(part, []byte{0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02}),
 		envelope, join(envelope, envelope), marshal(&kvoraclev1.RouteStreamRequest{Tag: 3}), marshal(&kvoraclev1.RouteStreamRequest{Request: hashed}),
-		{0x12, 0}, join([]byte{0x12, byte(len(part))}, part, []byte{8, 5}), join([]byte{0x12, byte(len(part) + 1)}, part),
+		{0x12, 0},
+		join([]byte{0x12, byte(len(part))}, part, []byte{8, 5}), join([]byte{0x12, byte(len(part) + 1)}, part),
 	}
 }
 

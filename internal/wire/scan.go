@@ -109,6 +109,8 @@ func (s *scanner) field() (num protowire.Number, kind protowire.Type, size int, 
 			return 0, 0, 0, false
 		}
 		return num, kind, int(n), true
+	case protowire.StartGroupType, protowire.EndGroupType:
+		return 0, 0, 0, false
 	default:
 		return 0, 0, 0, false
 	}
@@ -118,11 +120,11 @@ func (s *scanner) field() (num protowire.Number, kind protowire.Type, size int, 
 // keep appends a field whose beginning has been read to dst.
 func (s *scanner) keep(dst []byte, num protowire.Number, kind protowire.Type, size int) (_ []byte, ok bool) {
 	dst = protowire.AppendTag(dst, num, kind)
-	switch kind {
-	case protowire.VarintType:
+	if kind == protowire.VarintType {
 		v, ok := s.varint()
 		return protowire.AppendVarint(dst, v), ok
-	case protowire.BytesType:
+	}
+	if kind == protowire.BytesType {
 		dst = protowire.AppendVarint(dst, uint64(size))
 	}
 	return s.copyTo(dst, size), true

@@ -1,0 +1,111 @@
+package transport
+
+import (
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	protocodec "google.golang.org/grpc/encoding/proto"
+
+	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/wire"
+)
+
+// Codec is gRPC's "proto" with two shortcuts: questions are read where they were received (see wire.Question), and
+// answers are written without making messages of them. Everything else is coded by protobuf-go.
+type Codec struct {
+	pool mem.BufferPool
+	std  encoding.CodecV2 // for messages that are not ours to know, should there be any
+}
+
+// NewCodec makes a codec that takes its buffers from a pool.
+func NewCodec(pool mem.BufferPool) *Codec {
+	return &Codec{pool: pool, std: encoding.GetCodecV2(protocodec.Name)}
+}
+
+var _ encoding.CodecV2 = (*Codec)(nil)
+
+// Name implements encoding.CodecV2.
+func (*Codec) Name() string { return protocodec.Name }
+
+// Unmarshal implements encoding.CodecV2.
+func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	switch v := v.(type) {
+	case *Question:
+		return v.read(data)
+	case proto.Message:
+		b := data.MaterializeToBuffer(c.pool)
+		defer b.Free()
+		return proto.Unmarshal(b.ReadOnlyData(), v)
+	default:
+		return c.std.Unmarshal(data, v)
+	}
+}
+
+// Marshal implements encoding.CodecV2.
+func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
+	switch v := v.(type) {
+	case *oracle.Answer:
+		b := c.pool.Get(0)
+		*b = wire.AppendAnswer(*b, v)
+		return mem.BufferSlice{mem.NewBuffer(b, c.pool)}, nil
+	case *StreamAnswer:
+		b := c.pool.Get(0)
+		*b = wire.AppendStreamAnswer(*b, v.Tag, v.Answer)
+		return mem.BufferSlice{mem.NewBuffer(b, c.pool)}, nil
+	case proto.Message:
+		size := proto.Size(v)
+		b := c.pool.Get(size)
+		// The size was counted a moment ago, and nobody changes a message that is on its way out.
+		out, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend((*b)[:0], v)
+		if err != nil {
+			c.pool.Put(b)
+			return nil, err
+		}
+		*b = out
+		return mem.BufferSlice{mem.NewBuffer(b, c.pool)}, nil
+	default:
+		return c.std.Marshal(v)
+	}
+}
+
+// StreamAnswer is an answer in the envelope of RouteStream. An *oracle.Answer alone is one of Route.
+type StreamAnswer struct {
+	Tag    uint64
+	Answer *oracle.Answer
+}
+
+// Question is a RouteRequest, or with IsStreamed a RouteStreamRequest, read in the buffers it was received in, which it
+// holds until Free. It may be read into again and again, with a Free between or without. The zero value is ready.
+type Question struct {
+	wire.Question
+
+	// IsStreamed says which message is to be read.
+	IsStreamed bool
+
+	held   mem.BufferSlice
+	pieces [][]byte
+}
+
+// read takes a reference to the buffers and looks for what is where.
+func (q *Question) read(data mem.BufferSlice) error {
+	q.Free()
+	data.Ref()
+	q.held = append(q.held[:0], data...)
+	for _, b := range data {
+		q.pieces = append(q.pieces, b.ReadOnlyData())
+	}
+	if q.IsStreamed {
+		return q.ReadStreamed(q.pieces)
+	}
+	return q.Read(q.pieces)
+}
+
+// Free gives the buffers back. The question may be read into again.
+func (q *Question) Free() {
+	q.Reset()
+	q.held.Free()
+	clear(q.held)
+	clear(q.pieces)
+	q.held, q.pieces = q.held[:0], q.pieces[:0]
+}
