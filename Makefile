@@ -153,6 +153,15 @@ bench-peers: ## Measure published indexes of others beside ours, on the same ope
 	fi
 	bin/peerbench -file .cache/gate.kvops -peers "$$peers" $(PEERFLAGS)
 
+# Flags of the comparison: REPLAYFLAGS=-quick checks the machinery in a minute.
+REPLAYFLAGS ?= -out docs/results.md
+
+.PHONY: replay
+replay: ## Run every policy on every workload in virtual time and write docs/results.md (10 to 15 min); REPLAYFLAGS=-quick
+	mkdir -p bin
+	go -C bench build -o ../bin/ ./replaybench
+	bin/replaybench $(REPLAYFLAGS)
+
 # How long `make soak` compares.
 SOAK ?= 10m
 

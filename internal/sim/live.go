@@ -66,7 +66,7 @@ func (a *Live) Attach(o *Options) error {
 	}
 	cfg := a.o.Oracle
 	if cfg.Costs == nil {
-		cfg.Costs = map[string]oracle.CostModel{liveModel: o.Model.CostModel()}
+		cfg.Costs = LiveCosts(o.Model.CostModel())
 	}
 	a.oracle = oracle.New(cfg, nil)
 	a.engines, a.decisions = map[string]int{}, map[*Request]oracle.DecisionID{}
@@ -193,4 +193,9 @@ func (a *Live) Finished(t float64, j *Job) {
 func (a *Live) progress(t float64, e *oracle.Event) {
 	_, err := a.oracle.Progress(e, moment(t))
 	a.note(err)
+}
+
+// LiveCosts is an oracle's prior about the engines that Live shows it.
+func LiveCosts(c oracle.CostModel) map[string]oracle.CostModel {
+	return map[string]oracle.CostModel{liveModel: c}
 }

@@ -1,0 +1,155 @@
+package replay
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/kvoracle/kvoracle/internal/sim"
+)
+
+// Workload is a trace and how it is served.
+type Workload struct {
+	Name, Title string
+	Trace       *sim.Trace
+	// BlockSize is the engines', in tokens; 0: the trace's.
+	BlockSize int
+	// IsClosed says that its sessions are worked through by users.
+	IsClosed bool
+	// Horizon is how many virtual seconds a closed loop of 8 engines lasts; 0: 240. Larger fleets serve as many requests
+	// in less.
+	Horizon float64
+}
+
+func (w *Workload) horizon() float64 {
+	if w.Horizon > 0 {
+		return w.Horizon
+	}
+	return 240
+}
+
+// Cell is a workload on a fleet.
+type Cell struct {
+	Workload *Workload
+	Model    sim.Model
+	Engines  int
+}
+
+// Name is unique among cells.
+func (c *Cell) Name() string {
+	return fmt.Sprintf("%s/%s/%d", c.Workload.Name, c.Model.Name, c.Engines)
+}
+
+// Scale is what loads mean in a cell.
+type Scale struct {
+	// Full is load 1: the speed of arrivals, or the users.
+	Full float64
+	// TTFT90 and TPOT are the promise, in seconds.
+	TTFT90, TPOT float64
+	// Unloaded is what the reference measured with hardly any load.
+	Unloaded sim.Result
+}
+
+// keeps reports whether a result keeps the promise.
+func (s *Scale) keeps(r *sim.Result) bool {
+	return r.N > 0 && r.TTFT.P90 <= s.TTFT90 && r.TPOT.Mean <= s.TPOT
+}
+
+const (
+	ttftSlack = 4
+	tpotSlack = 3
+	// precision is that of searches.
+	precision = 1.02
+	// warmup is the share that is served and not measured.
+	warmup = 0.2
+)
+
+// run serves the cell at a load in the loop's own unit.
+func (c *Cell) run(p *Contestant, load float64, seed uint64, keep bool) (sim.Result, error) {
+	size := c.Workload.BlockSize
+	if size == 0 {
+		size = c.Workload.Trace.BlockSize
+	}
+	o := sim.RunOptions{
+		Options: sim.Options{Engines: c.Engines, Model: c.Model, BlockSize: size, Keyspace: sim.LiveKeyspace(size)},
+		Warmup:  warmup, Seed: seed, Keep: keep,
+	}
+	if c.Workload.IsClosed {
+		o.Users = max(1, int(math.Round(load)))
+		o.Horizon = max(c.Workload.horizon()*8/float64(max(c.Engines, 8)), 60)
+	} else {
+		o.Speed = load
+	}
+	r, err := sim.Run(c.Workload.Trace, p.New(&c.Model, seed), o)
+	if err != nil {
+		return r, fmt.Errorf("%s, %s: %w", c.Name(), p.Name, err)
+	}
+	return r, nil
+}
+
+// light is a load of about a twentieth of what the engines could prefill.
+func (c *Cell) light() float64 {
+	if c.Workload.IsClosed {
+		return math.Ceil(float64(c.Engines) / 4)
+	}
+	rs := c.Workload.Trace.Requests
+	m := c.Model.CostModel()
+	work := 0.0
+	for _, r := range rs {
+		work += m.PrefillTime(r.Input, 0)
+	}
+	span := max(rs[len(rs)-1].Arrival, 1e-3)
+	return min(max(0.05*float64(c.Engines)*span/work, 1e-3), 1e5)
+}
+
+// scale finds load 1.
+func (c *Cell) scale(reference *Contestant) (Scale, error) {
+	light := c.light()
+	idle, err := c.run(reference, light, 1, false)
+	if err != nil {
+		return Scale{}, err
+	}
+	s := Scale{TTFT90: ttftSlack * idle.TTFT.P90, TPOT: tpotSlack * idle.TPOT.Mean, Unloaded: idle}
+	s.Full, err = c.search(&s, reference, light*8)
+	return s, err
+}
+
+// search finds the highest load at which a contestant keeps the promise, starting from a guess. 0: it keeps it at none.
+func (c *Cell) search(s *Scale, p *Contestant, guess float64) (float64, error) {
+	if c.Workload.IsClosed {
+		guess = max(math.Round(guess), 1)
+	}
+	lo, hi := 0.0, math.Inf(1)
+	const steps = 40 // more than any search takes
+	at, step := guess, 1.25
+	for range steps {
+		r, err := c.run(p, at, 1, false)
+		if err != nil {
+			return 0, err
+		}
+		if s.keeps(&r) {
+			lo = at
+		} else {
+			hi = at
+		}
+		switch {
+		case math.IsInf(hi, 1):
+			at *= step
+			step = min(step*step, 2)
+		case lo == 0:
+			at /= step
+			step = min(step*step, 2)
+		default:
+			at = math.Sqrt(lo * hi)
+		}
+		if c.Workload.IsClosed {
+			at = math.Round(at)
+			if at <= lo || at >= hi || at < 1 {
+				break
+			}
+		}
+		if hi/lo < precision || hi < 1e-3*guess || lo > 1e5 {
+			break
+		}
+	}
+	return lo, nil
+}

@@ -1,0 +1,303 @@
+package replay
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+)
+
+// page collects what is written and the first error.
+type page struct {
+	w   io.Writer
+	err error
+}
+
+func (p *page) f(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintf(p.w, format, args...)
+	}
+}
+
+// row writes a line of a table.
+func (p *page) row(cells ...string) { p.f("| %s |\n", strings.Join(cells, " | ")) }
+
+// head writes the first two lines of a table; all columns but the first are numbers.
+func (p *page) head(cells ...string) {
+	p.row(cells...)
+	p.f("|---|%s\n", strings.Repeat("---:|", len(cells)-1))
+}
+
+// Markdown writes the page of a report.
+func (r *Report) Markdown(w io.Writer, command string) error {
+	p := &page{w: w}
+	p.f("# Results: every policy on the same requests\n\n")
+	p.f("<!-- Written by `%s`; do not edit. -->\n\n", command)
+	p.f("Written by `%s` out of the traces in [`bench/traces`](../bench/traces/README.md) and three made-up workloads. All\n"+
+		"policies serve the same requests on the same simulated engines (`internal/sim` says how, and what is left out); the numbers are\n"+
+		"the same on every run. Engines are a model: ratios carry further than seconds. kvoracle is the real oracle, in virtual time.\n\n", command)
+	p.f("**Load 1** is the highest at which the informed greedy rule, which sees the engines' exact state, keeps p90 TTFT within %d times and\n"+
+		"mean TPOT within %d times of its unloaded values. A *cell* is a workload, an engine class (8B on one H100, 70B on four) and a number of\n"+
+		"engines. The first %.0f %% of each run warm the caches and are not counted.\n\n", ttftSlack, tpotSlack, warmup*100)
+	r.writeBars(p)
+	r.writeSummary(p)
+	r.writeWorkloads(p)
+	r.writeLosses(p)
+	r.writeCapacity(p)
+	r.writeTails(p)
+	r.writeDegrees(p)
+	r.writeRules(p)
+	return p.err
+}
+
+func (r *Report) writeBars(p *page) {
+	p.f("## What is promised\n\n")
+	p.row("bar", "measured", "limit", "", "what", "where")
+	p.f("|---|---:|---:|---|---|---|\n")
+	for _, b := range r.Bars() {
+		verdict := b.Verdict()
+		if !b.IsMet() {
+			verdict = "**short**"
+		}
+		limit := "at most"
+		if b.IsFloor {
+			limit = "at least"
+		}
+		p.row(b.Name, number(b.Measured, 3), fmt.Sprintf("%s %.2f", limit, b.Limit), verdict, b.What, b.Where)
+	}
+	p.f("\n")
+}
+
+// ratio is a policy's mean TTFT in units of the reference's.
+func (c *CellReport) ratio(policy string, load float64) float64 {
+	a, b := c.At(policy, load), c.At(Informed, load)
+	if a == nil || b == nil || b.Result.TTFT.Mean == 0 {
+		return math.NaN()
+	}
+	return a.Result.TTFT.Mean / b.Result.TTFT.Mean
+}
+
+// spread is "median (worst)".
+func (r *Report) spread(policy string, load float64, workload string) string {
+	var s samples
+	for i := range r.Cells {
+		if c := &r.Cells[i]; workload == "" || c.Workload == workload {
+			if v := c.ratio(policy, load); !math.IsNaN(v) {
+				s = append(s, sample{v, c.Name})
+			}
+		}
+	}
+	if len(s) == 1 {
+		return number(s[0].value, 2)
+	}
+	return fmt.Sprintf("%s (%s)", number(s.median().value, 2), number(s.worst(false).value, 2))
+}
+
+func (r *Report) writeSummary(p *page) {
+	p.f("## Mean time to first token, against the informed greedy rule\n\nMedian over all %d cells, the worst in brackets.\n\n", len(r.Cells))
+	head := []string{"policy"}
+	for _, l := range r.Loads {
+		head = append(head, fmt.Sprintf("load %.1f", l))
+	}
+	p.head(head...)
+	for _, l := range r.Policies {
+		cells := []string{title(l)}
+		for _, load := range r.Loads {
+			cells = append(cells, r.spread(l.Name, load, ""))
+		}
+		p.row(cells...)
+	}
+	p.f("\n")
+}
+
+func title(l Label) string {
+	if l.IsOurs {
+		return "**" + l.Title + "**"
+	}
+	return l.Title
+}
+
+func (r *Report) writeWorkloads(p *page) {
+	p.f("The same by workload, at loads %s.\n\n", joined(r.Loads))
+	head := []string{"policy"}
+	var names []string
+	for i := range r.Cells {
+		if c := &r.Cells[i]; !slices.Contains(names, c.Workload) {
+			names, head = append(names, c.Workload), append(head, c.Title)
+		}
+	}
+	p.head(head...)
+	for _, l := range r.Policies {
+		cells := []string{title(l)}
+		for _, n := range names {
+			var at []string
+			for _, load := range r.Loads {
+				at = append(at, r.spread(l.Name, load, n))
+			}
+			cells = append(cells, strings.Join(at, " / "))
+		}
+		p.row(cells...)
+	}
+	p.f("\n")
+}
+
+func joined(loads []float64) string {
+	var s []string
+	for _, l := range loads {
+		s = append(s, fmt.Sprintf("%.1f", l))
+	}
+	return strings.Join(s, " / ")
+}
+
+// writeLosses lists every cell that somebody else wins.
+func (r *Report) writeLosses(p *page) {
+	p.f("## Where kvoracle is not the best\n\nEvery cell and load in which a rival's mean TTFT is lower than ours by more than half a percent.\n\n")
+	p.head("cell", "load", "ours, s", "rival's, s", "ours / rival's", "rival")
+	lost, all := 0, 0
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		for _, load := range r.Loads {
+			ours := c.At(Ours, load)
+			if ours == nil {
+				continue
+			}
+			all++
+			var best *Point
+			name := ""
+			for _, l := range r.Policies {
+				if x := c.At(l.Name, load); x != nil && l.IsRival && (best == nil || meanTTFT(x) < meanTTFT(best)) {
+					best, name = x, l.Title
+				}
+			}
+			if best == nil || meanTTFT(ours) <= 1.005*meanTTFT(best) {
+				continue
+			}
+			lost++
+			p.row(c.Name, fmt.Sprintf("%.1f", load), number(meanTTFT(ours), 3), number(meanTTFT(best), 3),
+				number(meanTTFT(ours)/meanTTFT(best), 3), name)
+		}
+	}
+	p.f("\n%d of %d.\n\n", lost, all)
+}
+
+func (r *Report) writeCapacity(p *page) {
+	p.f("## Capacity: the highest load that keeps the promise\n\nIn units of load 1. Searches end within %.0f %%; the best rival in bold.\n\n", (precision-1)*100)
+	head := []string{"cell"}
+	for _, l := range r.Policies {
+		head = append(head, l.Title)
+	}
+	p.head(head...)
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		best := 0.0
+		for _, l := range r.Policies {
+			if l.IsRival {
+				best = max(best, c.Capacities[l.Name])
+			}
+		}
+		cells := []string{c.Name}
+		for _, l := range r.Policies {
+			v, ok := c.Capacities[l.Name]
+			switch {
+			case !ok:
+				cells = append(cells, "")
+			case l.IsRival && v == best:
+				cells = append(cells, "**"+number(v, 2)+"**")
+			default:
+				cells = append(cells, number(v, 2))
+			}
+		}
+		p.row(cells...)
+	}
+	p.f("\n")
+}
+
+func (r *Report) writeTails(p *page) {
+	load := slices.MaxFunc(r.Loads, cmp.Compare[float64])
+	p.f("## Tails and cache at load %.1f\n\np99 TTFT in seconds, and the share of prompt tokens that came from a cache.\n\n", load)
+	head := []string{"cell"}
+	for _, l := range r.Policies {
+		head = append(head, l.Title)
+	}
+	p.head(head...)
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		cells := []string{c.Name}
+		for _, l := range r.Policies {
+			if x := c.At(l.Name, load); x != nil {
+				cells = append(cells, fmt.Sprintf("%s, %.0f %%", number(x.Result.TTFT.P99, 2), 100*x.Result.CachedShare))
+			} else {
+				cells = append(cells, "")
+			}
+		}
+		p.row(cells...)
+	}
+	p.f("\n")
+}
+
+func (r *Report) writeDegrees(p *page) {
+	if len(r.Degrees) == 0 {
+		return
+	}
+	p.f("## What each piece of information is worth\n\nMean TTFT in units of kvoracle's own with everything; loads %s where more than one was measured.\n\n", joined(r.Loads))
+	var cells []*CellReport
+	head := []string{"told"}
+	for i := range r.Cells {
+		if c := &r.Cells[i]; len(c.Degrees) > 0 {
+			cells, head = append(cells, c), append(head, c.Title)
+		}
+	}
+	p.head(head...)
+	for _, l := range r.Degrees {
+		row := []string{fmt.Sprintf("%s: %s", l.Title, l.Rule)}
+		for _, c := range cells {
+			var at []string
+			for _, load := range r.Loads {
+				if a, b := c.Degree(l.Name, load), c.Degree(Ours, load); a != nil && b != nil {
+					at = append(at, number(meanTTFT(a)/meanTTFT(b), 2))
+				}
+			}
+			row = append(row, strings.Join(at, " / "))
+		}
+		p.row(row...)
+	}
+	p.f("\n")
+}
+
+func (r *Report) writeRules(p *page) {
+	p.f("## Who is who\n\nRules as published, with their default parameters; each is held to it by a transcript in `internal/policy/testdata/published.txt`.\n" +
+		"Rivals know what they use at once and without error. Random ones are the mean of several seeds, their capacity of one.\n\n")
+	p.row("policy", "rule")
+	p.f("|---|---|\n")
+	for _, l := range r.Policies {
+		p.row(title(l), l.Rule)
+	}
+	p.f("\n")
+	p.row("cell", "requests", "load 1", "promised p90 TTFT, s", "promised mean TPOT, ms", "requests measured at the highest load")
+	p.f("|---|---:|---:|---:|---:|---:|\n")
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		full := fmt.Sprintf("%.3g times the trace's speed", c.Scale.Full)
+		if c.IsClosed {
+			full = fmt.Sprintf("%.0f users", c.Scale.Full)
+		}
+		n := 0
+		if x := c.At(Informed, r.Loads[len(r.Loads)-1]); x != nil {
+			n = x.Result.N
+		}
+		p.row(c.Name, fmt.Sprint(c.Requests), full, number(c.Scale.TTFT90, 3), number(c.Scale.TPOT*1e3, 1), fmt.Sprint(n))
+	}
+}
+
+// number writes a number, and a dash for one that is none.
+func number(v float64, digits int) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return "-"
+	}
+	if v >= 100 {
+		digits = 0
+	}
+	return fmt.Sprintf("%.*f", digits, v)
+}

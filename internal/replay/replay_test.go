@@ -1,0 +1,238 @@
+package replay
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/kvoracle/kvoracle/internal/sim"
+)
+
+// small is a plan that is done in a second.
+func small(t *testing.T) Plan {
+	t.Helper()
+	cs, unknown := ByName(Contestants(), []string{Ours, Informed, SGLang, Least, "random"})
+	if unknown != "" {
+		t.Fatal(unknown)
+	}
+	ds, _ := ByName(Degrees(), []string{Ours, DecisionsOnly})
+	return Plan{
+		Cells: []Cell{
+			{&Workload{Name: UnsharedName, Title: "nothing shared", Trace: sim.Unshared(200, 1)}, sim.Model8B(), 2},
+			{&Workload{Name: "hot_head", Title: "one hot head", Trace: sim.HotHead(200, 1)}, sim.Model8B(), 3},
+		},
+		Loads: []float64{0.5, 0.9}, Contestants: cs, Degrees: ds, DegreeLoads: []float64{0.9},
+		WithDegrees: func(c *Cell) bool { return c.Engines == 3 }, Capacity: true, Seeds: 2, Keep: 0.9,
+	}
+}
+
+func TestRun(t *testing.T) {
+	p := small(t)
+	last, all := 0, 0
+	p.Progress = func(done, total int, _ string) {
+		if done != last+1 {
+			t.Errorf("%d done after %d", done, last)
+		}
+		last, all = done, total
+	}
+	rep, err := Run(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// In each cell a scale, five policies at two loads and their capacities; in one, two degrees at one load.
+	if want := 2*(1+5*2+5) + 2; last != want || all != want {
+		t.Errorf("%d of %d done, want %d", last, all, want)
+	}
+	for i := range rep.Cells {
+		c := &rep.Cells[i]
+		for _, l := range rep.Policies {
+			for _, load := range p.Loads {
+				x := c.At(l.Name, load)
+				if x == nil || x.Result.N != 160 || x.Result.TTFT.Mean <= 0 {
+					t.Fatalf("%s, %s at %v: %+v", c.Name, l.Name, load, x)
+				}
+				if got, want := len(x.Kept), 160; (i == 0 && load == 0.9) != (got == want) {
+					t.Errorf("%s, %s at %v: %d requests kept", c.Name, l.Name, load, got)
+				}
+			}
+			if c.Capacities[l.Name] <= 0 {
+				t.Errorf("%s, %s: capacity %v", c.Name, l.Name, c.Capacities[l.Name])
+			}
+		}
+		if c.Capacities[Informed] != 1 {
+			t.Errorf("%s: the reference's capacity is %v", c.Name, c.Capacities[Informed])
+		}
+		// Load 1 is where the promise ends.
+		at := func(load float64) sim.Result {
+			r, err := p.Cells[i].run(&p.Contestants[1], load*c.Scale.Full, 1, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		below, above := at(1), at(precision)
+		if !c.Scale.keeps(&below) || c.Scale.keeps(&above) {
+			t.Errorf("%s: promise %v, %v; at load 1 %v, %v; above %v, %v", c.Name, c.Scale.TTFT90, c.Scale.TPOT,
+				below.TTFT.P90, below.TPOT.Mean, above.TTFT.P90, above.TPOT.Mean)
+		}
+	}
+	if len(rep.Cells[0].Degrees) != 0 || len(rep.Cells[1].Degrees) != 2 {
+		t.Errorf("%d and %d degrees", len(rep.Cells[0].Degrees), len(rep.Cells[1].Degrees))
+	}
+
+	p.Progress = nil
+	again, err := Run(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(rep, again); d != "" {
+		t.Errorf("the same plan gives something else:\n%s", d)
+	}
+	var page bytes.Buffer
+	if err := rep.Markdown(&page, "make something"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"Written by `make something`", "**kvoracle**", "SGLang, SMG", "unshared/8b/2", "hot_head/8b/3", "own decisions only",
+		"| unshared-worst |", "## Where kvoracle is not the best",
+	} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if strings.Contains(page.String(), "NaN") || strings.Contains(page.String(), "%!") {
+		t.Errorf("the page:\n%s", page.String())
+	}
+}
+
+func TestRunStops(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := small(t)
+	p.Progress = func(int, int, string) { cancel() }
+	if _, err := Run(ctx, p); err == nil {
+		t.Error("it went on")
+	}
+	p = small(t)
+	p.Cells[1].Engines = 0
+	if _, err := Run(t.Context(), p); err == nil || !strings.Contains(err.Error(), "hot_head/8b/0") {
+		t.Errorf("a cell that cannot run: %v", err)
+	}
+}
+
+// A closed loop's load is users, whole ones.
+func TestClosedScale(t *testing.T) {
+	var lines strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&lines, `{"timestamp":%d,"input_length":%d,"output_length":40,"hash_ids":%s,"session_id":"s%d","delay":500}`+"\n",
+			i*100, 64*(1+i%8), strings.ReplaceAll(fmt.Sprint(hashes(i)), " ", ","), i/8)
+	}
+	tr, err := sim.ReadTrace(strings.NewReader(lines.String()), sim.ReadOptions{BlockSize: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Cell{&Workload{Name: "sessions", Trace: tr, IsClosed: true, Horizon: 20}, sim.Model8B(), 1}
+	ref, _ := ByName(Contestants(), []string{Informed})
+	s, err := c.scale(&ref[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Full != float64(int(s.Full)) || s.Full < 2 {
+		t.Errorf("load 1 is %v users", s.Full)
+	}
+}
+
+// hashes of request i: eight of a session go on with one another.
+func hashes(i int) []int {
+	out := []int{0}
+	for k := range i % 8 {
+		out = append(out, 1000+100*(i/8)+k)
+	}
+	return out
+}
+
+// Bars are arithmetic on a report; this one can be done by hand.
+func TestBars(t *testing.T) {
+	point := func(policy string, load, mean, p99 float64) Point {
+		return Point{Policy: policy, Load: load, Result: sim.Result{N: 1, TTFT: sim.Summary{Mean: mean, P99: p99}}}
+	}
+	cell := func(name string, ours, informed, dynamo, sglang, least, capacity float64) CellReport {
+		return CellReport{
+			Name: name, Workload: name,
+			Points: []Point{
+				point(Ours, 0.9, ours, 5), point(Informed, 0.9, informed, 1), point(Dynamo, 0.9, dynamo, 4), point(SGLang, 0.9, sglang, 6),
+				point(Least, 0.9, least, 9), point(LLMD, 0.9, 10, 9),
+			},
+			Degrees: []Point{
+				point(Ours, 0.9, ours, 5), point(PriorHigh, 0.9, 1.1*ours, 5), point(PriorLow, 0.9, ours, 5), point(DecisionsOnly, 0.9, 3, 5),
+			},
+			Capacities: map[string]float64{Ours: capacity, Informed: 9, Dynamo: 0.8, SGLang: 0.5},
+		}
+	}
+	rep := Report{
+		Loads:    []float64{0.9},
+		Policies: labels(Contestants()),
+		Cells: []CellReport{
+			cell("a", 1.0, 1.0, 2.0, 4.0, 2.0, 1.0), cell("b", 1.2, 1.0, 1.0, 8.0, 2.0, 0.6), cell(UnsharedName, 0.9, 1.0, 2.0, 2.0, 0.8, 0.9),
+		},
+	}
+	got := map[string]string{}
+	for _, b := range rep.Bars() {
+		got[b.Name] = fmt.Sprintf("%.3f %s, %s", b.Measured, b.Verdict(), b.Where)
+	}
+	want := map[string]string{
+		"ttft-informed-worst":      "1.200 short, b at 0.9",
+		"ttft-informed-median-0.9": "1.000 ok, of 3 cells",
+		"ttft-dynamo-worst":        "1.200 short, b at 0.9",
+		"ttft-dynamo-median-0.9":   "0.500 ok, of 3 cells",
+		"ttft-sglang-worst":        "0.450 ok, unshared at 0.9",
+		"ttft-sglang-median-busy":  "0.250 ok, of 3 cells",
+		"ttft-llmd-worst":          "0.120 ok, b at 0.9",
+		"ttft-llmd-median-busy":    "0.100 ok, of 3 cells",
+		"p99-best-rival-worst":     "1.250 short, a at 0.9",
+		"capacity-worst":           "0.750 short, b",
+		"capacity-median":          "1.125 ok, of 3 cells",
+		"wrong-prior-worst":        "1.100 short, a at 0.9, prior_x4",
+		"decisions-only-worst":     "1.500 short, unshared at 0.9",
+		"unshared-worst":           "1.125 short, unshared at 0.9",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	// What was not measured is not met.
+	for _, b := range (&Report{}).Bars() {
+		if b.IsMet() {
+			t.Errorf("%s is met by nothing", b.Name)
+		}
+	}
+	var lines bytes.Buffer
+	if err := PrintBars(&lines, rep.Bars()[:1]); err != nil || !strings.HasPrefix(lines.String(), "bar  ttft-informed-worst ") {
+		t.Errorf("%v: %s", err, lines.String())
+	}
+}
+
+// The published suite reads its traces and has every cell.
+func TestSuite(t *testing.T) {
+	p, err := Suite("../../bench/traces", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Cells) != 7 || len(p.Contestants) != len(Contestants()) {
+		t.Errorf("%d cells, %d contestants", len(p.Cells), len(p.Contestants))
+	}
+	if _, err := Suite(t.TempDir(), true); err == nil {
+		t.Error("no traces, no error")
+	}
+	seen := map[string]bool{}
+	for _, c := range append(Contestants(), Degrees()[1:]...) {
+		if seen[c.Name] || c.Title == "" || c.Rule == "" {
+			t.Errorf("%q is there twice or says nothing", c.Name)
+		}
+		seen[c.Name] = true
+	}
+	if _, unknown := ByName(Contestants(), []string{Ours, "best"}); unknown != "best" {
+		t.Errorf("unknown is %q", unknown)
+	}
+}

@@ -1,0 +1,82 @@
+package replay
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/kvoracle/kvoracle/internal/sim"
+)
+
+// UnsharedName is the workload without shared prefixes.
+const UnsharedName = "unshared"
+
+// Suite is the published comparison, from the traces in a folder. A quick one takes a few hundred requests of each and
+// one fleet: it checks that everything works, and its numbers mean nothing.
+func Suite(dir string, isQuick bool) (Plan, error) {
+	plan := Plan{
+		Loads: []float64{0.5, 0.7, 0.9}, Contestants: Contestants(), Degrees: Degrees(), DegreeLoads: []float64{0.7, 0.9},
+		Capacity: true, Seeds: 3, Keep: 0.9,
+		WithDegrees: func(c *Cell) bool { return c.Engines == 8 && c.Model.Name == sim.Model8B().Name },
+	}
+	classes, fleets, generated := []sim.Model{sim.Model8B(), sim.Model70B()}, []int{8, 32}, 6000
+	if isQuick {
+		plan.Loads, plan.DegreeLoads, plan.Seeds = []float64{0.7, 0.9}, []float64{0.9}, 1
+		classes, fleets, generated = classes[:1], fleets[:1], 300
+		all := plan.WithDegrees
+		plan.WithDegrees = func(c *Cell) bool { return all(c) && c.Workload.Name == UnsharedName }
+	}
+	for _, f := range []struct {
+		name, title string
+		read        sim.ReadOptions
+		workload    Workload
+	}{
+		{"mooncake_conversation", "Mooncake conversation", sim.ReadOptions{First: 6000, Spread: 3}, Workload{}},
+		{"mooncake_synthetic", "Mooncake synthetic", sim.ReadOptions{}, Workload{}},
+		{"gen_toolagent", "tools and agents", sim.ReadOptions{First: 8000}, Workload{}},
+		{"lmcache_agents", "LMCache agents", sim.ReadOptions{BlockSize: 16}, Workload{BlockSize: 64, IsClosed: true}},
+	} {
+		if isQuick {
+			f.workload.Horizon = 60
+			if !f.workload.IsClosed {
+				f.read.First = 300
+			}
+		}
+		tr, err := ReadFile(filepath.Join(dir, f.name+".jsonl.gz"), f.read)
+		if err != nil {
+			return plan, err
+		}
+		w := f.workload
+		w.Name, w.Title, w.Trace = f.name, f.title, tr
+		for _, m := range classes {
+			for _, n := range fleets {
+				if isQuick && w.IsClosed {
+					n = 2
+				}
+				plan.Cells = append(plan.Cells, Cell{&w, m, n})
+			}
+		}
+	}
+	for _, g := range []Workload{
+		{Name: UnsharedName, Title: "nothing shared", Trace: sim.Unshared(generated, 1)},
+		{Name: "hot_head", Title: "one hot head", Trace: sim.HotHead(generated, 1)},
+		{Name: "multi_tenant", Title: "many tenants", Trace: sim.MultiTenant(generated, 1)},
+	} {
+		plan.Cells = append(plan.Cells, Cell{&g, classes[0], 8})
+	}
+	return plan, nil
+}
+
+// ReadFile reads a trace.
+func ReadFile(path string, o sim.ReadOptions) (*sim.Trace, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	tr, err := sim.ReadTrace(f, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return tr, nil
+}
