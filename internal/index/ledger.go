@@ -45,6 +45,7 @@ type Ledger struct {
 	strays    map[block.ID]int32 // held blocks whose successors are not where they belong; how many are inside segments
 	dirty     []uint32           // parts to be settled at the end of the operation
 	single    [1]span            // see all
+	spare     []span             // working memory of set and recount
 	last      place              // where the last operation ended: the next one often goes on there
 	held      int                // blocks, each once
 	entries   int                // blocks and ghosts
@@ -79,7 +80,8 @@ func (l *Ledger) Remove(ids []block.ID, tier fleet.Tier) (removed, unknown int) 
 	}
 	before := l.entries
 	q.warmth += l.ix.warm(ids[:min(len(ids), warmMost)])
-	for _, id := range ids {
+	for n := 0; n < len(ids); n++ {
+		id := ids[n]
 		at := l.near(id)
 		if at.part == 0 {
 			at = l.find(id)
@@ -90,6 +92,13 @@ func (l *Ledger) Remove(ids []block.ID, tier fleet.Tier) (removed, unknown int) 
 			continue
 		}
 		l.last = at
+		if l.isCounted {
+			if run := l.recount(at.part, at.index, at.index+l.along(at, ids[n:]), tier, false); run > 0 {
+				n += run - 1
+				l.last.index += run - 1
+				continue
+			}
+		}
 		copies, waiting := l.how(at)
 		if copies[tier] == 0 {
 			unknown++
@@ -107,6 +116,16 @@ func (l *Ledger) Remove(ids []block.ID, tier fleet.Tier) (removed, unknown int) 
 	l.resize()
 	l.ix.budget.give(before - l.entries)
 	return removed, unknown
+}
+
+// along is how many of the ids stand in a row from a place on, the first being there.
+func (l *Ledger) along(at place, ids []block.ID) int {
+	w := l.ix.blocks(l.parts[at.part].segment)[at.index:]
+	n := 1
+	for n < min(len(w), len(ids)) && w[n] == uint64(ids[n]) {
+		n++
+	}
+	return n
 }
 
 // near looks beside the place of the last operation: engines evict from a chain's end, block by block.

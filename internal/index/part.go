@@ -1,6 +1,7 @@
 package index
 
 import (
+	"math"
 	"slices"
 
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -157,7 +158,7 @@ func (l *Ledger) set(at place, copies [fleet.NumTiers]uint16, waiting bool) {
 		}
 	}
 	was := l.all(at.part)
-	now := make([]span, 0, len(was)+2)
+	now := l.spare[:0]
 	one := span{from: uint16(at.index), to: uint16(at.index) + 1, copies: copies, waiting: waiting}
 	push := func(s span) {
 		if s.from >= s.to || s.copies == none {
@@ -186,6 +187,13 @@ func (l *Ledger) set(at place, copies [fleet.NumTiers]uint16, waiting bool) {
 	if !isIn {
 		push(one)
 	}
+	l.keepSpans(at.part, now)
+}
+
+// keepSpans makes now, which is working memory, what a part has.
+func (l *Ledger) keepSpans(i uint32, now []span) {
+	p := &l.parts[i]
+	l.spare = now
 	switch {
 	case len(now) == 0:
 		p.plain = 0
@@ -194,13 +202,65 @@ func (l *Ledger) set(at place, copies [fleet.NumTiers]uint16, waiting bool) {
 	default:
 		p.plain = 0
 		p.flags |= hasSpans
-		l.spans[at.part] = slices.Clip(now)
+		if old := l.spans[i]; cap(old) >= len(now) {
+			l.spans[i] = append(old[:0], now...)
+		} else {
+			l.spans[i] = slices.Clone(now)
+		}
 		return
 	}
 	if p.flags&hasSpans != 0 {
 		p.flags &^= hasSpans
-		delete(l.spans, at.part)
+		delete(l.spans, i)
 	}
+}
+
+// recount adds a copy to each block from..to of a part, or takes one away, as far as every one of them is held before and
+// after, so that nothing else has to be told. It says how many that were.
+func (l *Ledger) recount(i uint32, from, to int, tier fleet.Tier, isMore bool) int {
+	at := from
+	for _, s := range l.all(i) {
+		if int(s.to) <= at {
+			continue
+		}
+		n := s.copies[tier]
+		if int(s.from) > at || isMore && (n == 0 || n == math.MaxUint16) || !isMore && n < 2 {
+			break
+		}
+		if at = min(int(s.to), to); at == to {
+			break
+		}
+	}
+	if to = at; from == to {
+		return 0
+	}
+	now := l.spare[:0]
+	push := func(s span) {
+		if s.from >= s.to {
+			return
+		}
+		if n := len(now); n > 0 && now[n-1].to == s.from && now[n-1].isLike(&s) {
+			now[n-1].to = s.to
+			return
+		}
+		now = append(now, s)
+	}
+	for _, s := range l.all(i) {
+		left, middle, right := s, s, s
+		left.to = min(s.to, uint16(from))
+		middle.from, middle.to = max(s.from, uint16(from)), min(s.to, uint16(to))
+		right.from = max(s.from, uint16(to))
+		if isMore {
+			middle.copies[tier]++
+		} else {
+			middle.copies[tier]--
+		}
+		push(left)
+		push(middle)
+		push(right)
+	}
+	l.keepSpans(i, now)
+	return to - from
 }
 
 // find looks for a block that the ledger holds. The caller is a reader.

@@ -284,9 +284,18 @@ func (l *Ledger) apply(pl *plan, up place, p Parent, ids []block.ID, tier fleet.
 			at = l.find(ids[n]) // it was moved
 		}
 		if at.part != 0 {
-			l.again(&r, at, ids[n], tier)
-			up, p = at, Parent{ID: ids[n]}
-			n++
+			run := 0
+			if l.isCounted {
+				run = l.recount(at.part, at.index, at.index+l.along(at, ids[n:]), tier, true)
+				r.Repeated += run
+			}
+			if run == 0 {
+				run = 1
+				l.again(&r, at, ids[n], tier)
+			}
+			n += run
+			at.index += run - 1
+			up, p = at, Parent{ID: ids[n-1]}
 			continue
 		}
 		end := n + 1
