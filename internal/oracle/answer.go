@@ -178,7 +178,7 @@ type Answer struct {
 	Load         load.Confidence
 	Policy       string
 	Reason       policy.Reason
-	Rows         []Row // candidates best first, then the excluded; nil when not kept
+	Rows         []Row // candidates best first, then the excluded; only where they were asked for
 	Candidates   int   // eligible targets
 	Uncached     int   // prompt tokens to compute
 	Terms        policy.Terms

@@ -1,50 +1,124 @@
 package oracle
 
-import "github.com/kvoracle/kvoracle/internal/load"
+import (
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/load"
+	"github.com/kvoracle/kvoracle/internal/policy"
+)
 
-// history keeps the newest decisions for ExplainDecision and for repeated request ids. Decisions are bounded by number,
-// their candidate rows by a number of their own: old decisions lose their rows first. The deciding lock guards it.
+// history keeps the newest decisions for ExplainDecision and for repeated request ids, and apart from them the rows of
+// their candidates, of which there are many more. Both are rings: what is new overwrites what is oldest, and nothing is
+// allocated. The deciding lock guards it.
 type history struct {
-	maxAnswers, maxRows int
-	rows                int
-	byID                map[load.DecisionID]*Answer
-	order               []load.DecisionID // oldest first; those before head are gone, those before bare have no rows
-	head, bare          int
+	ring  []remembered // by DecisionID modulo its length
+	rows  []kept       // grows to most, then goes round
+	most  int          // rows
+	wrote uint64       // rows ever written; row n is at n modulo most
 }
+
+// remembered is one decision with the place of its rows.
+type remembered struct {
+	answer   *Answer // nil: none yet
+	first    uint64  // its rows: candidates best first, as far as they were ranked, then the excluded
+	cands    int
+	excluded int
+}
+
+// kept is a Row in less memory: this is written for every candidate of every decision, and read once in a while.
+type kept struct {
+	worker       *fleet.Worker
+	id           fleet.TargetID
+	rank         int32
+	held, usable [fleet.NumTiers]int32
+	expected     int32
+	inFlight     int32
+	why          Exclusion
+	blocks       BlockConfidence
+	load         load.Confidence
+	score        policy.Score
+}
+
+// rowsEach bounds what is kept of one decision, candidates and excluded alike. In a larger fleet the best and any others
+// are kept; who wants all asks for them with the question.
+const rowsEach = 128
 
 func newHistory(maxAnswers, maxRows int) *history {
-	return &history{maxAnswers: maxAnswers, maxRows: maxRows, byID: make(map[load.DecisionID]*Answer)}
+	return &history{ring: make([]remembered, maxAnswers), most: maxRows}
 }
 
-func (h *history) get(id load.DecisionID) *Answer { return h.byID[id] }
+func (h *history) at(id load.DecisionID) *remembered { return &h.ring[uint64(id)%uint64(len(h.ring))] }
 
-func (h *history) add(a *Answer) {
-	h.byID[a.Decision] = a
-	h.order = append(h.order, a.Decision)
-	h.rows += len(a.Rows)
-	for h.rows > h.maxRows && h.bare < len(h.order)-1 { // the newest always keeps its rows
-		h.strip()
+func (h *history) get(id load.DecisionID) *Answer {
+	if m := h.at(id); m.answer != nil && m.answer.Decision == id {
+		return m.answer
 	}
-	for len(h.order)-h.head > h.maxAnswers {
-		if h.bare == h.head {
-			h.strip()
-		}
-		delete(h.byID, h.order[h.head])
-		h.head++
-	}
-	if h.head > h.maxAnswers {
-		h.order = append(h.order[:0], h.order[h.head:]...)
-		h.bare -= h.head
-		h.head = 0
-	}
+	return nil
 }
 
-// strip takes the rows off the oldest decision that has them. Others may hold the answer, so it is replaced.
-func (h *history) strip() {
-	id := h.order[h.bare]
-	a := *h.byID[id]
-	h.rows -= len(a.Rows)
-	a.Rows = nil
-	h.byID[id] = &a
-	h.bare++
+// add remembers a decision made from w.
+func (h *history) add(a *Answer, w *work) {
+	if a.Rows != nil { // in the ring alone they are bounded
+		bare := *a
+		bare.Rows = nil
+		a = &bare
+	}
+	m := remembered{answer: a, first: h.wrote, cands: min(len(w.cands), rowsEach), excluded: min(len(w.excluded), rowsEach)}
+	if over := m.cands + m.excluded - h.most; over > 0 { // a tiny ring
+		m.excluded -= min(over, m.excluded)
+		m.cands = min(m.cands, h.most)
+	}
+	for _, i := range w.choice.Order[:m.cands] {
+		c := &w.targets[w.picks[i]]
+		h.next().fill(c, &w.choice.Scores[i])
+	}
+	for i := range w.excluded[:m.excluded] {
+		h.next().fill(&w.excluded[i], &policy.Score{})
+	}
+	*h.at(a.Decision) = m
+}
+
+// next is the place of the next row.
+func (h *history) next() *kept {
+	i := int(h.wrote % uint64(h.most))
+	h.wrote++
+	if i == len(h.rows) {
+		h.rows = append(h.rows, kept{})
+	}
+	return &h.rows[i]
+}
+
+func (k *kept) fill(c *candidate, s *policy.Score) {
+	k.worker, k.id, k.rank = c.worker, c.id, int32(c.rank)
+	for t := range k.held {
+		k.held[t], k.usable[t] = int32(c.held[t]), int32(c.usable[t])
+	}
+	k.expected, k.inFlight, k.why, k.blocks, k.load = int32(c.guess), int32(c.state.InFlight), c.why, c.blocks, c.state.Confidence
+	k.score = *s
+}
+
+func (k *kept) row() Row {
+	r := Row{
+		Target:   TargetRef{ID: k.id, Worker: k.worker.Worker, Rank: int(k.rank), Address: k.worker.Address},
+		Excluded: k.why, Expected: int(k.expected), InFlight: int(k.inFlight), Score: k.score, Blocks: k.blocks, Load: k.load,
+	}
+	for t := range k.held {
+		r.Matched[t], r.Usable[t] = int(k.held[t]), int(k.usable[t])
+	}
+	return r
+}
+
+// explain is a decision with its rows, as far as they are still there: of candidates and of excluded targets.
+func (h *history) explain(id load.DecisionID) (a *Answer, cands int) {
+	if h.get(id) == nil {
+		return nil, 0
+	}
+	m := h.at(id)
+	full := *m.answer
+	if h.wrote-m.first > uint64(h.most) {
+		return &full, 0
+	}
+	for n := range uint64(m.cands + m.excluded) {
+		full.Rows = append(full.Rows, h.rows[(m.first+n)%uint64(h.most)].row())
+	}
+	return &full, m.cands
 }

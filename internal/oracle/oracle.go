@@ -46,7 +46,8 @@ type Config struct {
 	// HistoryDecisions bounds the decisions kept for ExplainDecision and repeated request ids; default 65,536 (about
 	// 500 bytes each).
 	HistoryDecisions int
-	// HistoryRows bounds the candidate rows kept with them; default 65,536 (about 250 bytes each).
+	// HistoryRows bounds the candidate rows kept with them, newest decisions first; default 65,536 (about 170 bytes
+	// each). Of one decision at most 128 candidates and 128 excluded targets are kept.
 	HistoryRows int
 	// GuessLinger is how long what a prompt has left in a cache is expected there after its request has finished, for
 	// block reports to arrive; default 2 s. It should cover the reporters' delay.

@@ -97,7 +97,7 @@ func TestConfidenceFollowsTheStream(t *testing.T) {
 		}
 	}
 	// Overlap of a stale worker is discounted, not thrown away.
-	a := route(t, o, prompt(1, 2, 3), dry, at(lost+30*time.Second))
+	a := route(t, o, prompt(1, 2, 3), func(r *RouteRequest) { r.DryRun, r.Explain = true, true }, at(lost+30*time.Second))
 	if a.Matched.Total() != 2*size || a.Rows[0].Usable.Total() != size {
 		t.Errorf("stale: matched %d usable %d, want 8 and half of it", a.Matched.Total(), a.Rows[0].Usable.Total())
 	}
@@ -221,29 +221,56 @@ func TestGuessQueueIsOrdered(t *testing.T) {
 
 func TestHistoryIsBounded(t *testing.T) {
 	h := newHistory(5, 8)
-	for i := range 1000 {
-		h.add(&Answer{Decision: DecisionID(i + 1), Rows: make([]Row, 3)})
-		rows := 0
-		for _, a := range h.byID {
-			rows += len(a.Rows)
+	made := func(id, cands, excluded int) {
+		w := &work{}
+		x := &fleet.Worker{Spec: fleet.Spec{Worker: fmt.Sprint("w", id), Address: "a"}}
+		for i := range cands {
+			w.targets = append(w.targets, candidate{worker: x, id: fleet.TargetID(i), held: TierTokens{id, 1, 2, 3}, usable: TierTokens{4}, guess: 5})
+			w.cands, w.picks = append(w.cands, policy.Candidate{}), append(w.picks, i)
+			w.choice.Order = append(w.choice.Order, cands-1-i)
+			w.choice.Scores = append(w.choice.Scores, policy.Score{Cost: float64(i)})
 		}
-		if len(h.byID) > 5 || rows > 8 || rows != h.rows || len(h.order) > 11 {
-			t.Fatalf("after %d: %d decisions, %d rows (booked %d), %d in order", i+1, len(h.byID), rows, h.rows, len(h.order))
+		for range excluded {
+			w.excluded = append(w.excluded, candidate{worker: x, why: ExcludedLabel})
 		}
-		if a := h.get(DecisionID(i + 1)); len(a.Rows) != 3 {
-			t.Fatalf("the newest decision has %d rows", len(a.Rows))
+		h.add(&Answer{Decision: DecisionID(id), Rows: w.rows()}, w)
+		if got := h.get(DecisionID(id)).Rows; got != nil {
+			t.Fatalf("decision %d keeps %d rows of its own", id, len(got))
+		}
+	}
+	for id := 1; id <= 1000; id++ {
+		made(id, 2, 1)
+		a, cands := h.explain(DecisionID(id))
+		want := Row{
+			Target: TargetRef{ID: 1, Worker: fmt.Sprint("w", id), Address: "a"}, Matched: TierTokens{id, 1, 2, 3}, Usable: TierTokens{4},
+			Expected: 5, Score: policy.Score{Cost: 1},
+		}
+		if cands != 2 || len(a.Rows) != 3 || a.Rows[2].Excluded != ExcludedLabel || a.Rows[0] != want {
+			t.Fatalf("decision %d: %d candidates, rows %+v", id, cands, a.Rows)
+		}
+		if len(h.rows) > 8 {
+			t.Fatalf("%d rows", len(h.rows))
 		}
 	}
 	if h.get(995) != nil || h.get(996) == nil {
 		t.Error("it does not keep just the newest five")
 	}
-	if got := len(h.get(996).Rows); got != 0 {
-		t.Errorf("an old decision keeps %d rows", got)
+	if a, _ := h.explain(999); len(a.Rows) != 3 {
+		t.Errorf("the second newest has %d rows", len(a.Rows))
 	}
-	// One decision with more rows than fit keeps them: an explanation is always there for the newest.
-	h.add(&Answer{Decision: 5000, Rows: make([]Row, 100)})
-	if got := len(h.get(5000).Rows); got != 100 {
-		t.Errorf("a wide decision keeps %d rows", got)
+	if a, _ := h.explain(998); a == nil || a.Rows != nil {
+		t.Errorf("an old decision: %+v, want one without rows", a)
+	}
+	// More rows than fit: the best of them.
+	made(5000, 20, 3)
+	if a, cands := h.explain(5000); cands != 8 || len(a.Rows) != 8 || a.Rows[0].Target.ID != 19 {
+		t.Errorf("a wide decision: %d candidates, %d rows", cands, len(a.Rows))
+	}
+	wide := newHistory(5, 1000)
+	h = wide
+	made(1, 300, 300)
+	if a, cands := h.explain(1); cands != rowsEach || len(a.Rows) != 2*rowsEach || a.Rows[rowsEach].Excluded != ExcludedLabel {
+		t.Errorf("a wide decision: %d candidates, %d rows", cands, len(a.Rows))
 	}
 }
 
@@ -371,7 +398,10 @@ func TestScoresAreFinite(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a := route(t, o, prompt(1), func(r *RouteRequest) { r.ExpectedOutput = math.MaxInt32 }, t0)
+	a := route(t, o, prompt(1), func(r *RouteRequest) { r.ExpectedOutput, r.Explain = math.MaxInt32, true }, t0)
+	if len(a.Rows) == 0 {
+		t.Error("no rows")
+	}
 	for _, row := range a.Rows {
 		for _, v := range []float64{row.Score.Cost, row.Score.TTFT, row.Score.Terms.Sum(), a.TTFT} {
 			if math.IsNaN(v) || math.IsInf(v, 0) {

@@ -117,17 +117,22 @@ func (o *Oracle) dispatchTarget(e *Event) (fleet.TargetID, bool, error) {
 	return w.Targets[e.Rank], true, nil
 }
 
-// Explain finds a recent decision with its candidates best first, or nil. Old decisions have lost their candidates.
+// Explain finds a recent decision with its candidates best first, or nil. Old decisions have lost their candidates, and of
+// a decision among very many only some are kept.
 func (o *Oracle) Explain(id DecisionID) *Answer {
-	a := o.Decision(id)
-	if a == nil || a.Rows == nil {
+	a, cands := o.explain(id)
+	if a == nil || len(a.Rows) == 0 {
 		return a
 	}
-	sorted := *a
-	sorted.Rows = slices.Clone(a.Rows)
-	ranked := sorted.Rows[min(1+len(a.Alternatives), a.Candidates):a.Candidates]
+	ranked := a.Rows[min(1+len(a.Alternatives), cands):cands]
 	slices.SortStableFunc(ranked, func(x, y Row) int { return cmp.Compare(x.Score.Cost, y.Score.Cost) })
-	return &sorted
+	return a
+}
+
+func (o *Oracle) explain(id DecisionID) (a *Answer, cands int) {
+	o.deciding.Lock()
+	defer o.deciding.Unlock()
+	return o.history.explain(id)
 }
 
 // Decision finds a recent decision, or nil.

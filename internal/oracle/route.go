@@ -1,7 +1,6 @@
 package oracle
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -75,7 +74,8 @@ type work struct {
 	peers  []fleet.TargetID // all of the model
 	states []load.State
 	cands  []policy.Candidate
-	picks  []int // cands[i] is targets[picks[i]]
+	picks  []int   // cands[i] is targets[picks[i]]
+	places []int32 // by TargetID; see place
 	choice policy.Decision
 }
 
@@ -254,34 +254,63 @@ func (o *Oracle) match(r *RouteRequest, w *work) {
 		p.facts = o.index.Match(p.chain, p.facts)
 		p.guesses = o.guesses.index.Match(p.chain, p.guesses)
 	}
-	for i := range w.targets {
-		c := &w.targets[i]
-		p := &w.prompts[c.size]
-		room := block.Usable(r.Prompt.Length, p.size) * p.size
-		for t, n := range find(p.facts, c.id) {
-			c.held[t] = int(n) * p.size
-			c.usable[t] = min(c.held[t], room)
-			room -= c.usable[t]
-		}
-		if c.blocks == Stale {
-			for t := range c.usable {
-				c.usable[t] = int(float64(c.usable[t]) * o.cfg.StaleCredit)
+	w.place()
+	for i := range w.prompts {
+		p := &w.prompts[i]
+		most := block.Usable(r.Prompt.Length, p.size) * p.size
+		for k := range p.facts {
+			if c := w.at(p.facts[k].Target, i); c != nil {
+				c.holds(&p.facts[k].Blocks, p.size, most, o.cfg.StaleCredit)
 			}
 		}
-		for _, n := range find(p.guesses, c.id) {
-			c.shared += int(n) * p.size
+		for k := range p.guesses {
+			if c := w.at(p.guesses[k].Target, i); c != nil {
+				for _, n := range p.guesses[k].Blocks {
+					c.shared += int(n) * p.size
+				}
+				c.guess = max(0, min(c.shared, most)-c.usable.Total())
+			}
 		}
-		c.guess = max(0, min(c.shared, block.Usable(r.Prompt.Length, p.size)*p.size)-c.usable.Total())
 	}
 }
 
-// find looks a target up in matches ordered by target.
-func find(ms []index.Match, id fleet.TargetID) [fleet.NumTiers]uint32 {
-	i, ok := slices.BinarySearchFunc(ms, id, func(m index.Match, id fleet.TargetID) int { return cmp.Compare(m.Target, id) })
-	if !ok {
-		return [fleet.NumTiers]uint32{}
+// holds credits the blocks that c's target has, of which a prompt can use so many tokens at most.
+func (c *candidate) holds(blocks *[fleet.NumTiers]uint32, size, most int, stale float64) {
+	for t, n := range blocks {
+		c.held[t] = int(n) * size
+		c.usable[t] = min(c.held[t], most)
+		most -= c.usable[t]
+		if c.blocks == Stale {
+			c.usable[t] = int(float64(c.usable[t]) * stale)
+		}
 	}
-	return ms[i].Blocks
+}
+
+// place notes where each target stands among the candidates, so that a match finds its candidate at once.
+func (w *work) place() {
+	for i := range w.targets {
+		id := int(w.targets[i].id)
+		if id >= len(w.places) {
+			w.places = append(w.places, make([]int32, id+1-len(w.places))...)
+		}
+		w.places[id] = int32(i)
+	}
+}
+
+// at finds the candidate that a target is, if it is one with that prompt. What was noted for an earlier decision is told
+// by the id that stands there now.
+func (w *work) at(id fleet.TargetID, prompt int) *candidate {
+	if int64(id) >= int64(len(w.places)) {
+		return nil
+	}
+	i := int(w.places[id])
+	if i >= len(w.targets) {
+		return nil
+	}
+	if c := &w.targets[i]; c.id == id && c.size == prompt {
+		return c
+	}
+	return nil
 }
 
 // decide looks at the load, chooses and books, as one step.
@@ -292,6 +321,10 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 		if id, ok := o.load.Living(r.RequestID); ok {
 			if a := o.history.get(id); a != nil {
 				again := *a
+				if r.Explain {
+					full, _ := o.history.explain(id)
+					again = *full
+				}
 				again.Repeated = true
 				return &again, nil
 			}
@@ -316,13 +349,18 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 
 	best := &w.targets[w.picks[w.choice.Best]]
 	score := &w.choice.Scores[w.choice.Best]
-	a := &Answer{
+	made := &struct { // one allocation for both
+		answer Answer
+		places [2]Alternative
+	}{}
+	a := &made.answer
+	*a = Answer{
 		Target:       ref(best),
 		Matched:      best.held,
 		Usable:       best.usable,
 		PromptTokens: r.Prompt.Length,
 		TTFT:         score.TTFT,
-		Alternatives: w.alternatives(r.MaxAlternatives),
+		Alternatives: w.alternatives(made.places[:0], r.MaxAlternatives),
 		Blocks:       best.blocks,
 		Load:         best.state.Confidence,
 		Policy:       o.cfg.Policy.Name(),
@@ -333,7 +371,9 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 		DecidedAt:    now,
 		Model:        r.Model,
 		RequestID:    r.RequestID,
-		Rows:         w.rows(),
+	}
+	if r.Explain {
+		a.Rows = w.rows()
 	}
 	if r.DryRun {
 		return a, nil
@@ -362,7 +402,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	if f := o.feed(best.id); f != nil {
 		f.decisions.Add(1)
 	}
-	o.history.add(a)
+	o.history.add(a, w)
 	return a, nil
 }
 
@@ -446,13 +486,12 @@ func (o *Oracle) look(view *fleet.View, r *RouteRequest, now time.Time, w *work)
 	return nil
 }
 
-// alternatives lists the next best.
-func (w *work) alternatives(most int) []Alternative {
+// alternatives appends the next best to out.
+func (w *work) alternatives(out []Alternative, most int) []Alternative {
 	n := min(most, len(w.choice.Order)-1)
 	if n <= 0 {
 		return nil
 	}
-	out := make([]Alternative, 0, n)
 	for _, i := range w.choice.Order[1 : n+1] {
 		c := &w.targets[w.picks[i]]
 		out = append(out, Alternative{Target: ref(c), Matched: c.held, TTFT: w.choice.Scores[i].TTFT})
