@@ -162,6 +162,21 @@ replay: ## Run every policy on every workload in virtual time and write docs/res
 	go -C bench build -o ../bin/ ./replaybench
 	bin/replaybench $(REPLAYFLAGS)
 
+# Flags of the replay: OPENLOOPFLAGS='-window 4s', OPENLOOPFLAGS='-copies 8 -writers 2'.
+OPENLOOPFLAGS ?=
+
+.PHONY: bench-replay
+bench-replay: ## Replay a public trace to the index in an open loop, ever faster, until it cannot keep up (about 90 s)
+	@mkdir -p bin
+	go -C bench build -o ../bin/ ./openloop
+	bin/openloop $(OPENLOOPFLAGS)
+
+.PHONY: bench-path
+bench-path: ## Measure the way from tokens to the answer, step by step, with chained ids and without (about 20 s)
+	@mkdir -p bin
+	go -C bench build -o ../bin/ ./pathbench
+	bin/pathbench
+
 # How long `make soak` compares.
 SOAK ?= 10m
 
