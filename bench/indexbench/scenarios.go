@@ -47,7 +47,10 @@ var scenarios = []scenario{
 		{"churn-live", 1, false, "blocks in memory over blocks held"},
 		{"churn-write", 0, true, "M blocks/s stored and removed"},
 	}},
-	{name: "lives", run: lives, bars: []bar{{"lives-slots", 4, false, "small ids after 5,000 lives"}}},
+	{name: "lives", run: lives, bars: []bar{
+		{"lives-slots", 4, false, "small ids after 5,000 lives"},
+		{"lives-growth", 1.05, false, "resident memory after 5,000 lives, over half way"},
+	}},
 	{name: "drop", run: drop, bars: []bar{{"drop-query", 1.5, false, "p99 of queries while a worker of 5 M blocks goes, over quiet"}}},
 	{name: "agentic", run: bytesOf(workload.Agentic), bars: []bar{{"agentic-bytes", 0, false, "bytes a holder-block"}}},
 	{name: "churning", run: bytesOf(workload.Churn), bars: []bar{{"churn-bytes", 0, false, "bytes a holder-block"}}},
@@ -56,7 +59,13 @@ var scenarios = []scenario{
 		{"large-resident", 1.5, false, "GiB for 100 M holder-blocks"},
 		{"large-cell", 4000, false, "ns, cold p99, 78 blocks, 64 holders"},
 		{"large-cell-cpu", 0, false, "ns of processor time, cold p99"},
-		{"large-gc", 0, false, "ms a garbage collection with 100 M holder-blocks"},
+		{"gc-growth", 2, false, "processor time of a garbage collection with 100 M holder-blocks, over 1 M"},
+		{"gc-1m", 0, false, "ms of processor time a collection with 1 M holder-blocks"},
+		{"gc-10m", 0, false, "ms, with 10 M"},
+		{"gc-100m", 0, false, "ms, with 100 M"},
+		{"gc-scan-1m", 0, false, "MB that it looks through for pointers, with 1 M"},
+		{"gc-scan-100m", 0, false, "MB, with 100 M"},
+		{"gc-pause-100m", 0, false, "us, the longest time that everything stood still, with 100 M"},
 		{"large-write", 0, true, "M blocks/s"},
 	}},
 }
@@ -114,22 +123,6 @@ func fragmented(r *report) {
 	r.value("fragmented-bytes", l.bytes/float64(l.blocks))
 	r.value("fragmented-cell", measure.Quantile(l.cell(measure.WallTime, 64, 78, 2000), 0.99))
 	r.value("fragmented-cell-cpu", measure.Quantile(l.cell(measure.ThreadTime, 64, 78, 2000), 0.99))
-}
-
-func large(r *report) {
-	l := load(workload.Large, r.quick)
-	r.value("large-resident", l.bytes/(1<<30))
-	r.value("large-write", float64(l.told)/l.seconds/1e6)
-	r.value("large-cell", measure.Quantile(l.cell(measure.WallTime, 64, 78, 2000), 0.99))
-	r.value("large-cell-cpu", measure.Quantile(l.cell(measure.ThreadTime, 64, 78, 2000), 0.99))
-	all := make([]float64, 0, 5)
-	for range 5 {
-		start := time.Now()
-		runtime.GC()
-		all = append(all, time.Since(start).Seconds()*1e3)
-	}
-	r.value("large-gc", measure.Quantile(all, 0.5))
-	runtime.KeepAlive(l)
 }
 
 // chainOf makes ids that are nobody else's.
@@ -366,12 +359,17 @@ func churn(r *report) {
 func lives(r *report) {
 	ix := index.New(index.Config{})
 	chain := chainOf(nil, 1, 1000)
+	var half float64
 	for i := range 5000 {
+		if i == 2500 {
+			half = measure.Resident()
+		}
 		publish(ix, i%7, chain)
 		ix.Drop(fleet.TargetID(i % 7))
 		ix.Reclaim(2000)
 	}
 	r.value("lives-slots", float64(ix.Stats().Slots))
+	r.value("lives-growth", measure.Resident()/half)
 }
 
 func drop(r *report) {
