@@ -56,7 +56,7 @@ func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, seq uint64, op
 			continue
 		}
 		d.refuse(r.Reason)
-		if n != nil {
+		if n != nil && r.Reason != RefusalCapacity {
 			n.Shorten()
 		}
 		if r.Reason == RefusalOrphansFull {

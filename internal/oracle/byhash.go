@@ -56,6 +56,9 @@ func (s *BlockSession) storeByHash(l *index.Ledger, n *edge.Translator, op *Op, 
 	d.Orphans += uint64(res.Waiting)
 	switch res.Refused {
 	case edge.None:
+		if to.refused != index.None {
+			return refusalOf(to.refused)
+		}
 		return Refusal{}
 	case edge.SelfParent:
 		return Refusal{Reason: RefusalParentConflict, Detail: "store.engine_hashes: a block is its own parent"}
@@ -104,16 +107,14 @@ type named struct {
 func (t *named) Store(parent block.ID, isRoot bool, ids []block.ID, tier fleet.Tier) int {
 	res := t.l.Store(index.Parent{ID: parent, IsRoot: isRoot}, ids, tier)
 	t.d.count(&res)
-	switch res.Refused {
-	case index.None:
+	if res.Refused == index.None {
 		return len(ids)
-	case index.Capacity:
-		t.refused = res.Refused
-		return res.Stored + res.Repeated
-	default:
-		t.refused = res.Refused
-		return 0
 	}
+	t.refused = res.Refused
+	if res.Refused == index.Capacity {
+		return len(ids) // the ledger remembers what it was told and has no room for
+	}
+	return 0
 }
 
 // Remove implements edge.Contents.

@@ -367,3 +367,39 @@ func TestRefusedPartsDoNotAskForSnapshotsForever(t *testing.T) {
 		t.Errorf("digest: %+v, %v", ack, err)
 	}
 }
+
+// An index that is full gives up blocks and goes on knowing what it was told: digests of names agree, and removals of
+// what was given up are no news.
+func TestFullIndexKeepsTheNames(t *testing.T) {
+	o := New(Config{Index: index.Config{MaxBlocks: 8}}, nil)
+	s, _, err := o.OpenBlocks(&Hello{
+		Spec: fleet.Spec{Worker: "w", Model: "m", BlockSize: size, DPSize: 1}, Incarnation: 1, NextSequence: 1, EngineHashes: true,
+	}, t0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want index.Digest
+	var names []EngineHash
+	for n := range uint64(20) {
+		h := EngineHash(n * n)
+		names = append(names, h)
+		want.Count++
+		want.XOR ^= uint64(h)
+		want.Sum += uint64(h)
+		op := Op{Kind: OpStore, IsRoot: true, Content: ContentLocals, Locals: []block.Local{block.Local(n)}, Hashes: []EngineHash{h}}
+		if _, err := s.Batch(n+1, n, []Op{op}, t0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ack, err := s.Digest(20, fleet.Device, want, t0)
+	if err != nil || ack.Held > 8 || ack.Held < 4 || ack.Counters.DigestsMatched != 1 {
+		t.Errorf("full: %+v, %v", ack, err)
+	}
+	ack, err = s.Batch(21, 21, []Op{{Kind: OpRemove, Hashes: names}}, t0)
+	if err != nil || ack.Held != 0 || ack.Counters.UnknownRemovals != 0 || o.Stats(t0).Names != 0 {
+		t.Errorf("emptied: %+v, %v", ack, err)
+	}
+	if ack, err = s.Digest(21, fleet.Device, index.Digest{}, t0); err != nil || ack.Counters.DigestsMatched != 2 {
+		t.Errorf("empty: %+v, %v", ack, err)
+	}
+}
