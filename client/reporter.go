@@ -117,9 +117,15 @@ type Variant struct {
 
 // StoreTokens is Store for a reporter that has tokens instead of ids: it hashes them and returns the ids, which Remove
 // will want. The tokens must be a whole number of blocks, else ErrInvalid. v matters only after Root: a block carries its
-// variant in its id.
-func (r *Reporter) StoreTokens(p Parent, tokens []uint32, v Variant, tier Tier) ([]BlockID, error) {
+// variant in its id. items are those under placeholders among the tokens, in any order; positions count from the first of
+// the tokens, so that of an item which began before them is negative.
+func (r *Reporter) StoreTokens(p Parent, tokens []uint32, v Variant, tier Tier, items ...MultimodalItem) ([]BlockID, error) {
 	size := r.identity.BlockSize
+	for i := range items {
+		if wrong := items[i].check(); wrong != "" {
+			return nil, invalid(fmt.Sprintf("items[%d]", i), wrong)
+		}
+	}
 	if len(tokens)%size != 0 {
 		return nil, invalid("tokens", fmt.Sprintf("got %d, want a multiple of the block size %d", len(tokens), size))
 	}
@@ -127,9 +133,9 @@ func (r *Reporter) StoreTokens(p Parent, tokens []uint32, v Variant, tier Tier) 
 	if p.kind == rootParent {
 		id := r.identity
 		id.LoRAName, id.LoRARevision, id.CacheSalt = v.LoRA.Name, v.LoRA.Revision, v.CacheSalt
-		ids = BlockIDs(nil, id, tokens)
+		ids = BlockIDs(nil, id, tokens, items...)
 	} else {
-		ids = BlockIDsAfter(nil, p.id, tokens, size)
+		ids = BlockIDsAfter(nil, p.id, tokens, size, items...)
 	}
 	if err := r.Store(p, ids, tier); err != nil {
 		return nil, err

@@ -90,6 +90,55 @@ func TestStoreTokensHashesAsTheOracleDoes(t *testing.T) {
 	}
 }
 
+// TestItemsAreHashedAlike: as a whole, in parts, as hashes, and as the oracle does.
+func TestItemsAreHashedAlike(t *testing.T) {
+	r, err := NewReporter(nil, testWorker())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := make([]uint32, 16)
+	image, sound := []byte("an image"), []byte("a sound of some length")
+	items := []MultimodalItem{{FirstToken: 6, TokenCount: 7, Digest: image}, {FirstToken: 0, TokenCount: 3, Digest: sound}}
+	locals := block.AppendLocals(nil, tokens, 4)
+	block.MixItems(locals, 4, []block.Item{{First: 0, Count: 3, Digest: block.Sum(sound)}, {First: 6, Count: 7, Digest: block.Sum(image)}})
+	id := block.Identity{Model: "m", BlockSize: 4}
+	want := block.AppendChain(nil, id.Keyspace(), locals)
+	if got := LocalHashes([]LocalHash{7}, tokens, 4, items...)[1:]; !cmp.Equal(locals, got) {
+		t.Errorf("LocalHashes: %x, want %x", got, locals)
+	}
+	if got := BlockIDs([]BlockID{7}, id, tokens, items...)[1:]; !cmp.Equal(want, got) {
+		t.Errorf("BlockIDs: %x, want %x", got, want)
+	}
+	first, err := r.StoreTokens(Root(), tokens[:8], Variant{}, TierDevice, items...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first one began two tokens before these.
+	second, err := r.StoreTokens(After(first[1]), tokens[8:], Variant{}, TierDevice, MultimodalItem{FirstToken: -2, TokenCount: 7, Digest: image})
+	if err != nil || !cmp.Equal(want, append(first, second...)) {
+		t.Errorf("in parts: %x and %x, want %x; %v", first, second, want, err)
+	}
+	m, bad := (&Request{Model: "m", Tokens: tokens, Multimodal: items}).proto()
+	if bad != nil || len(m.GetMultimodal()) != 2 || m.GetMultimodal()[0].GetFirstToken() != 6 || m.GetMultimodal()[0].GetTokenCount() != 7 ||
+		string(m.GetMultimodal()[1].GetDigest()) != string(sound) {
+		t.Errorf("request: %v, %v", m, bad)
+	}
+	for name, err := range map[string]error{
+		"short digest":   second2(r.StoreTokens(Root(), tokens, Variant{}, TierDevice, MultimodalItem{TokenCount: 1, Digest: image[:7]})),
+		"long digest":    second2(r.StoreTokens(Root(), tokens, Variant{}, TierDevice, MultimodalItem{TokenCount: 1, Digest: make([]byte, 65)})),
+		"nothing":        second2(r.StoreTokens(Root(), tokens, Variant{}, TierDevice, MultimodalItem{Digest: image})),
+		"with hashes":    second2((&Request{Model: "m", Hashes: locals, BlockSize: 4, TokenCount: 16, Multimodal: items}).proto()),
+		"before a start": second2((&Request{Model: "m", Tokens: tokens, Multimodal: []MultimodalItem{{FirstToken: -1, TokenCount: 2, Digest: image}}}).proto()),
+	} {
+		if !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// second2 is the error of a call with a result.
+func second2[T any, E error](_ T, err E) error { return err }
+
 func TestWorkerIsChecked(t *testing.T) {
 	for field, change := range map[string]func(*Worker){
 		"Worker.ID":         func(w *Worker) { w.ID = "" },

@@ -28,6 +28,8 @@ type Request struct {
 	// TokenCount is the length of the whole prompt, the rest behind the last full block included.
 	TokenCount int
 
+	// Multimodal are the items under placeholders among Tokens, in any order. With Hashes none: hand them to LocalHashes.
+	Multimodal []MultimodalItem
 	// LoRA is the adapter the request is for. Nothing matches across adapters or revisions.
 	LoRA LoRA
 	// CacheSalt keeps tenants' caches apart, as the engine's cache_salt; at most 256 bytes.
@@ -63,13 +65,24 @@ func (r *Request) proto() (*kvoraclev1.RouteRequest, *Error) {
 		return nil, invalid("Request.Tokens", "want tokens or hashes, not both")
 	case len(r.Tokens) == 0 && !hashed:
 		return nil, invalid("Request.Tokens", "want a prompt of at least one token")
+	case len(r.Multimodal) > 0 && hashed:
+		return nil, invalid("Request.Multimodal", "want it only with tokens; hashes have it in already")
 	case hashed && (r.TokenCount < 1 || r.BlockSize < 1):
 		return nil, invalid("Request.Hashes", "want BlockSize and TokenCount with them")
 	}
 	if f := r.badText(); f != "" {
 		return nil, invalid("Request."+f, "want UTF-8")
 	}
+	items := make([]*kvoraclev1.MultimodalItem, len(r.Multimodal))
+	for i := range r.Multimodal {
+		x := &r.Multimodal[i]
+		if x.FirstToken < 0 {
+			return nil, invalid("Request.Multimodal", "want FirstToken of at least 0")
+		}
+		items[i] = &kvoraclev1.MultimodalItem{FirstToken: clamp32(x.FirstToken), TokenCount: clamp32(x.TokenCount), Digest: x.Digest}
+	}
 	m := &kvoraclev1.RouteRequest{
+		Multimodal:           items,
 		RequestId:            r.ID,
 		Model:                r.Model,
 		CacheSalt:            r.CacheSalt,

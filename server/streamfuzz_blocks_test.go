@@ -287,7 +287,11 @@ func (s *source) store() *kvoraclev1.StoreBlocks {
 	if s.one(6) {
 		m.Group, m.CacheSalt = uint32(s.n(2)), pick(s, "", "salt", strings.Repeat("s", 300))
 		m.Lora = &kvoraclev1.LoraAdapter{Name: pick(s, "", "x"), Revision: pick(s, "", "v1")}
-		m.Multimodal = make([]*kvoraclev1.BlockMultimodal, s.n(2))
+		for range s.n(3) {
+			m.Multimodal = append(m.Multimodal, &kvoraclev1.BlockMultimodal{
+				FirstToken: uint32(s.n(8)), TokenCount: uint32(s.n(4)), SkippedTokens: uint32(s.n(2)), Digest: make([]byte, pick(s, 8, 8, 0, 65)),
+			})
+		}
 	}
 	return m
 }

@@ -129,7 +129,11 @@ func (s *source) routeRequest() *kvoraclev1.RouteRequest {
 	case 5:
 		m.RequiredLabels = map[string]string{pick(s, "", "zone"): "a"}
 	case 6:
-		m.Multimodal = make([]*kvoraclev1.MultimodalItem, s.n(2))
+		for range s.n(3) {
+			m.Multimodal = append(m.Multimodal, &kvoraclev1.MultimodalItem{
+				FirstToken: uint32(s.n(8)), TokenCount: uint32(s.n(4)), Digest: make([]byte, pick(s, 8, 8, 0, 65)),
+			})
+		}
 	}
 	m.SessionId, m.DryRun, m.Explain = pick(s, "", "s1"), s.one(3), s.one(2)
 	return m

@@ -38,6 +38,15 @@ type vectors struct {
 		Locals   []word
 		IDs      []word
 	}
+	Multimodal []struct {
+		Size   int
+		Tokens []uint32
+		Items  []struct {
+			First, Count int
+			Digest       string
+		}
+		Locals []word
+	}
 }
 
 func (v *vectors) identity(i int) Identity {
@@ -57,7 +66,7 @@ func readVectors(t *testing.T) *vectors {
 	if err := json.Unmarshal(raw, v); err != nil {
 		t.Fatal(err)
 	}
-	if len(v.Locals) == 0 || len(v.Keyspaces) == 0 || len(v.Chains) == 0 {
+	if len(v.Locals) == 0 || len(v.Keyspaces) == 0 || len(v.Chains) == 0 || len(v.Multimodal) == 0 {
 		t.Fatal("vectors.json lacks a section")
 	}
 	return v

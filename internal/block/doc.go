@@ -10,6 +10,17 @@
 //	ID[0]               = H( u64(Keyspace) || u64(Local[0]) )
 //	ID[i]               = H( u64(ID[i-1])  || u64(Local[i]) )     for i > 0
 //
+// Where multimodal items cover tokens of a block, its local hash is not Local(tokens) but
+//
+//	Local(tokens, items) = H( u64(Local(tokens)) || item[0] || item[1] || ... || "mm" )
+//	item                 = i64(position of its first placeholder token - position of the block's first token)
+//	                         || u64(H(content digest))
+//
+// with each item that has a placeholder token in the block, once, in order of (that distance, H(digest)), both compared as
+// numbers. The distance is negative for one that began before the block. So a block is told apart by what it shows and by
+// which part of it, and the same block has the same hash whether the whole prompt is at hand or the block alone. "mm" is
+// two bytes, by which no such encoding has the length of a block of tokens, a pair or an identity.
+//
 // str(s) is u64(length of s in bytes) || the bytes of s as they are (no normalisation, no terminator); an absent string is
 // the empty one, eight zero bytes. Scheme is the 12 bytes "xxh3-64/1337". Every field is there in every identity, so the
 // encoding can be read back in one way only and no two identities share one: ("ab","c") is not ("a","bc").

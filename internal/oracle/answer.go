@@ -32,14 +32,19 @@ type Prompt struct {
 	Tokens       []uint32
 	PackedTokens [][]byte // instead of Tokens
 	Locals       []block.Local
-	PackedLocals [][]byte // instead of Locals
-	LocalsSize   int      // block size of Locals or PackedLocals; 0 when the prompt is tokens
-	Length       int      // tokens in the whole prompt, at least 1
+	PackedLocals [][]byte     // instead of Locals
+	LocalsSize   int          // block size of Locals or PackedLocals; 0 when the prompt is tokens
+	Length       int          // tokens in the whole prompt, at least 1
+	Items        []block.Item // multimodal items under Tokens, which are then not packed; Locals have theirs in
 }
 
 // appendChain appends the ids of the prompt's full blocks of size tokens, in a keyspace.
 func (p *Prompt) appendChain(dst []block.ID, k block.Keyspace, size int) []block.ID {
 	switch {
+	case len(p.Items) > 0:
+		locals := block.AppendLocals(nil, p.Tokens, size)
+		block.MixItems(locals, size, p.Items)
+		return block.AppendChain(dst, k, locals)
 	case p.PackedLocals != nil:
 		return block.AppendPackedLocalChain(dst, k, p.PackedLocals)
 	case p.LocalsSize != 0:

@@ -67,8 +67,13 @@ func (r *Runner) request(prompt string, o map[string]string) (*kvoraclev1.RouteR
 	if err != nil {
 		return nil, err
 	}
+	items, err := images(o)
+	if err != nil {
+		return nil, err
+	}
 	req := &kvoraclev1.RouteRequest{
-		Model: "m", Lora: lora(o), CacheSalt: o["salt"], SessionId: o["session"], RequestId: o["id"],
+		Multimodal: asked(items),
+		Model:      "m", Lora: lora(o), CacheSalt: o["salt"], SessionId: o["session"], RequestId: o["id"],
 		Prompt: &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: tokens}},
 	}
 	for k, v := range o {
@@ -86,7 +91,8 @@ func (r *Runner) request(prompt string, o map[string]string) (*kvoraclev1.RouteR
 			if err != nil {
 				return nil, err
 			}
-			req.Prompt = hashed(tokens, int(size), o["scheme"])
+			req.Prompt = hashed(tokens, int(size), o["scheme"], items)
+			req.Multimodal = nil // the hashes have them in
 		case "form":
 			switch v {
 			case "none":
@@ -96,7 +102,7 @@ func (r *Runner) request(prompt string, o map[string]string) (*kvoraclev1.RouteR
 			default:
 				return nil, fmt.Errorf("form=%s: want none or text", v)
 			}
-		case "lora", "salt", "session", "id", "as", "scheme":
+		case "img", "lora", "salt", "session", "id", "as", "scheme":
 		default:
 			key, ok := strings.CutPrefix(k, "label.")
 			if !ok {
@@ -111,13 +117,15 @@ func (r *Runner) request(prompt string, o map[string]string) (*kvoraclev1.RouteR
 	return req, nil
 }
 
-func hashed(tokens []uint32, size int, scheme string) *kvoraclev1.RouteRequest_BlockHashes {
+func hashed(tokens []uint32, size int, scheme string, items []image) *kvoraclev1.RouteRequest_BlockHashes {
 	p := &kvoraclev1.BlockHashPrompt{HashScheme: block.Scheme, BlockSize: uint32(size), TokenCount: uint32(len(tokens))}
 	if scheme != "" {
 		p.HashScheme = scheme
 	}
 	if size > 0 {
-		for _, l := range block.AppendLocals(nil, tokens, size) {
+		locals := block.AppendLocals(nil, tokens, size)
+		mix(locals, size, items)
+		for _, l := range locals {
 			p.LocalHashes = append(p.LocalHashes, uint64(l))
 		}
 	}

@@ -24,7 +24,7 @@
 //	    says how W introduces itself from now on; sends nothing. An empty value leaves the field out (block=0)
 //	    hashes=numbers|bytes: W names its blocks by engine hashes, made of its seed=, lora=, salt= and the block's name;
 //	    roots=N,N: parents that stand for a prompt's start
-//	RB W[/rank] eN sN OPS... [lora=name[@rev] salt= tier= group= next=]
+//	RB W[/rank] eN sN OPS... [lora=name[@rev] salt= tier= group= next= img=]
 //	    one batch (or snapshot) of incarnation N with sequence N. The stream is opened with hello when the incarnation is
 //	    new (next= is the hello's next_sequence, by default the batch's). OPS:
 //	      +[A AB]   stores, one operation a block, by tokens      +{ABC}     one operation, a chain from the start
@@ -43,7 +43,9 @@
 //	RT PROMPT [xN] [free] [OPTIONS]    routes (N times); free finishes each at once
 //	ov PROMPT [guesses] [OPTIONS]      a dry run: leading blocks held, by worker; with guesses, also "+" those expected
 //	    beyond them because prompts were routed there
-//	    OPTIONS: model= lora= salt= as=NAME session= deny=W,W allow=W,W phase= scheme= hashes=BLOCKSIZE label.K=V id=
+//	    OPTIONS: model= lora= salt= img= as=NAME session= deny=W,W allow=W,W phase= scheme= hashes=BLOCKSIZE label.K=V id=
+//	    img=FIRST+COUNT:NAME,... are images under COUNT tokens of the prompt from FIRST on; in an RB line, of the prompts whose
+//	    blocks it names
 //	first NAME | gen NAME n | free NAME [cached=] | cancel NAME | fail NAME    a routed request goes on
 //	drain W | undrain W | remove W | invalidate W | list
 //	load W[/rank]            requests in flight, own bookings among them, prefill waiting, and how that is known

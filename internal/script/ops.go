@@ -162,6 +162,15 @@ func (w *worker) storeTokens(parent, content string, missing int, o map[string]s
 		CacheSalt: o["salt"],
 	}
 	s.Group = group(o)
+	items, err := images(o)
+	if err != nil {
+		return nil, err
+	}
+	before, err := tokensOf(parent)
+	if err != nil {
+		return nil, err
+	}
+	s.Multimodal = stored(items, len(before), len(before)+len(tokens))
 	if w.naming != "" {
 		return s, w.nameStore(s, parent, content, tokens, o, mirror)
 	}

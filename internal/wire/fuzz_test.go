@@ -38,6 +38,7 @@ func FuzzDecodeRoute(f *testing.F) {
 		&kvoraclev1.RouteRequest{Model: "m", Prompt: tokens(1, 2, 3)},
 		&kvoraclev1.RouteRequest{Model: "m", Prompt: hashes(block.Scheme, 4, 9, 2), RequiredLabels: map[string]string{"a": "b"}},
 		&kvoraclev1.RouteRequest{Model: "m", Prompt: &kvoraclev1.RouteRequest_Text{Text: "x"}},
+		&kvoraclev1.RouteRequest{Model: "m", Prompt: tokens(1, 2, 3), Multimodal: []*kvoraclev1.MultimodalItem{item(1, 2, 8)}},
 	)
 	limits := Limits{MaxPromptTokens: 1000}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -53,6 +54,11 @@ func FuzzDecodeRoute(f *testing.F) {
 		p := &r.Prompt
 		if p.Length < 1 || p.Length > limits.MaxPromptTokens || r.Model == "" || r.MaxAlternatives > maxAlternatives {
 			t.Fatalf("out of bounds: %+v", r)
+		}
+		for _, it := range p.Items {
+			if it.First < 0 || it.Count < 1 || it.First+it.Count > p.Length {
+				t.Fatalf("item %+v in a prompt of %d", it, p.Length)
+			}
 		}
 		if p.LocalsSize == 0 && len(p.Tokens) != p.Length {
 			t.Fatalf("%d tokens, length %d", len(p.Tokens), p.Length)
@@ -76,6 +82,7 @@ func FuzzDecodeBatch(f *testing.F) {
 			s.Parent = &kvoraclev1.StoreBlocks_ParentEngineHash{ParentEngineHash: 7}
 			s.Content, s.EngineHashes = locals(2), numbers(2)
 		}),
+		withItems(part(0, 3, 5, 8), part(6, 2, 0, 64)),
 		store(func(s *kvoraclev1.StoreBlocks) { s.Content, s.Parent, s.EngineHashes = nil, nil, bytesOf(8, 32) }),
 		remove(func(r *kvoraclev1.RemoveBlocks) { r.BlockIds, r.EngineHashes = nil, numbers(1) }),
 	}})

@@ -86,8 +86,8 @@ func decodeStore(m *kvoraclev1.StoreBlocks, size int) oracle.Op {
 		return refused(oracle.RefusalTier, fmt.Sprintf("store.tier: got %d, want a known tier", int32(m.GetTier())))
 	case m.GetGroup() != 0:
 		return refused(oracle.RefusalGroup, fmt.Sprintf("store.group: got %d, want 0, the full-attention group", m.GetGroup()))
-	case len(m.GetMultimodal()) > 0:
-		return refused(oracle.RefusalUnservedField, "store.multimodal: is not served yet")
+	case len(m.GetMultimodal()) > 0 && m.GetTokens() == nil:
+		return refused(oracle.RefusalMalformed, "store.multimodal: want it only with tokens; hashes and ids have it in already")
 	case op.LoRAName == "" && op.LoRARevision != "":
 		return refused(oracle.RefusalMalformed, "store.lora.revision: want lora.name with it")
 	case len(op.LoRAName) > maxName || len(op.LoRARevision) > maxName || len(op.CacheSalt) > maxName:
@@ -132,6 +132,9 @@ func decodeStore(m *kvoraclev1.StoreBlocks, size int) oracle.Op {
 		}
 		op.Content, op.Locals = oracle.ContentLocals, block.AppendLocals(nil, ids, size)
 		n = len(op.Locals)
+		if wrong := mixStored(op.Locals, size, m.GetMultimodal()); wrong != "" {
+			return refused(oracle.RefusalMalformed, wrong)
+		}
 	default:
 		if len(op.Hashes) == 0 {
 			return refused(oracle.RefusalMalformed, "store.content: want one of block_ids, local_hashes, tokens")

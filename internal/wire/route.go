@@ -121,8 +121,6 @@ func workerList(field string, ws []string) error {
 // refuseUnserved names the first field that would otherwise be ignored.
 func refuseUnserved(m *kvoraclev1.RouteRequest) error {
 	switch {
-	case len(m.GetMultimodal()) > 0:
-		return unserved("multimodal", strconv.Itoa(len(m.GetMultimodal()))+" items")
 	case m.GetPriority() != 0:
 		return unserved("priority", fmt.Sprint(m.GetPriority()))
 	case len(m.GetPreferredLabels()) > 0:
@@ -143,8 +141,15 @@ func decodePrompt(m *kvoraclev1.RouteRequest, packed packedPrompt, l Limits) (or
 	switch p := m.GetPrompt().(type) {
 	case *kvoraclev1.RouteRequest_Tokens:
 		ids := p.Tokens.GetTokenIds()
-		return oracle.Prompt{Tokens: ids, Length: len(ids)}, checkTokens(len(ids), l)
+		items, err := decodeItems(m.GetMultimodal(), len(ids))
+		if bad := checkTokens(len(ids), l); bad != nil {
+			err = bad
+		}
+		return oracle.Prompt{Tokens: ids, Length: len(ids), Items: items}, err
 	case *kvoraclev1.RouteRequest_BlockHashes:
+		if n := len(m.GetMultimodal()); n > 0 {
+			return oracle.Prompt{}, invalid("multimodal", strconv.Itoa(n)+" items", "want them only with tokens; hashes have them in already")
+		}
 		return decodeHashes(p.BlockHashes, packed, l)
 	case *kvoraclev1.RouteRequest_Text:
 		return oracle.Prompt{}, unserved("text", strconv.Itoa(len(p.Text))+" bytes")

@@ -28,6 +28,17 @@ func hashes(scheme string, size, count uint32, n int) *kvoraclev1.RouteRequest_B
 	}}
 }
 
+func item(first, count uint32, digest int) *kvoraclev1.MultimodalItem {
+	return &kvoraclev1.MultimodalItem{FirstToken: first, TokenCount: count, Digest: make([]byte, digest)}
+}
+
+// badItemOf puts an item behind a good one, in a prompt of nine tokens.
+func badItemOf(m *kvoraclev1.MultimodalItem) func(*kvoraclev1.RouteRequest) {
+	return func(r *kvoraclev1.RouteRequest) {
+		r.Prompt, r.Multimodal = tokens(1, 2, 3, 4, 5, 6, 7, 8, 9), []*kvoraclev1.MultimodalItem{item(8, 1, 64), m}
+	}
+}
+
 func TestDecodeRouteRefuses(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	tests := []struct {
@@ -63,7 +74,22 @@ func TestDecodeRouteRefuses(t *testing.T) {
 		{"long label", func(m *kvoraclev1.RouteRequest) { m.RequiredLabels = map[string]string{"k": long} }, oracle.InvalidArgument, oracle.ReasonFieldTooLong, `required_labels["k"]`},
 		{"pair", func(m *kvoraclev1.RouteRequest) { m.Phase = kvoraclev1.Phase_PHASE_BOTH }, oracle.Unserved, oracle.ReasonFieldUnserved, "phase"},
 		{"unknown phase", func(m *kvoraclev1.RouteRequest) { m.Phase = 77 }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "phase"},
-		{"multimodal", func(m *kvoraclev1.RouteRequest) { m.Multimodal = []*kvoraclev1.MultimodalItem{{}} }, oracle.Unserved, oracle.ReasonFieldUnserved, "multimodal"},
+		{"items and hashes", func(m *kvoraclev1.RouteRequest) {
+			m.Prompt, m.Multimodal = hashes(block.Scheme, 4, 8, 2), []*kvoraclev1.MultimodalItem{item(0, 1, 8)}
+		}, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "multimodal"},
+		{"many items", func(m *kvoraclev1.RouteRequest) { m.Multimodal = make([]*kvoraclev1.MultimodalItem, maxItems+1) }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "multimodal"},
+		{"items over items", func(m *kvoraclev1.RouteRequest) {
+			m.Prompt = tokens(1)
+			for range maxOverlap + 1 {
+				m.Multimodal = append(m.Multimodal, item(0, 1, 8))
+			}
+		}, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "multimodal"},
+		{"item of nothing", badItemOf(item(0, 0, 8)), oracle.InvalidArgument, oracle.ReasonFieldInvalid, "multimodal[1].token_count"},
+		{"item behind the end", badItemOf(item(9, 1, 8)), oracle.InvalidArgument, oracle.ReasonFieldInvalid, "multimodal[1].first_token"},
+		{"item over the end", badItemOf(item(8, 2, 8)), oracle.InvalidArgument, oracle.ReasonFieldInvalid, "multimodal[1].token_count"},
+		{"item beyond 32 bits", badItemOf(item(8, math.MaxUint32, 8)), oracle.InvalidArgument, oracle.ReasonFieldInvalid, "multimodal[1].token_count"},
+		{"short digest", badItemOf(item(8, 1, 7)), oracle.InvalidArgument, oracle.ReasonFieldInvalid, "multimodal[1].digest"},
+		{"long digest", badItemOf(item(8, 1, 65)), oracle.InvalidArgument, oracle.ReasonFieldInvalid, "multimodal[1].digest"},
 		{"priority", func(m *kvoraclev1.RouteRequest) { m.Priority = -1 }, oracle.Unserved, oracle.ReasonFieldUnserved, "priority"},
 		{"preferred labels", func(m *kvoraclev1.RouteRequest) { m.PreferredLabels = map[string]string{"a": "b"} }, oracle.Unserved, oracle.ReasonFieldUnserved, "preferred_labels"},
 		{"ttft target", func(m *kvoraclev1.RouteRequest) { m.TtftTargetSeconds = math.NaN() }, oracle.Unserved, oracle.ReasonFieldUnserved, "ttft_target_seconds"},
@@ -95,10 +121,10 @@ func TestEveryRouteFieldIsServedOrRefused(t *testing.T) {
 		"request_id": true, "model": true, "tokens": true, "block_hashes": true, "lora": true, "cache_salt": true,
 		"expected_output_tokens": true, "session_id": true, "phase": true, "allowed_workers": true, "denied_workers": true,
 		"required_labels": true, "explain": true, "dry_run": true, "max_alternatives": true,
+		"multimodal": true,
 	}
 	refused := map[string]func(*kvoraclev1.RouteRequest){
 		"text":                func(m *kvoraclev1.RouteRequest) { m.Prompt = &kvoraclev1.RouteRequest_Text{Text: "x"} },
-		"multimodal":          func(m *kvoraclev1.RouteRequest) { m.Multimodal = []*kvoraclev1.MultimodalItem{{}} },
 		"priority":            func(m *kvoraclev1.RouteRequest) { m.Priority = 1 },
 		"preferred_labels":    func(m *kvoraclev1.RouteRequest) { m.PreferredLabels = map[string]string{"a": "b"} },
 		"ttft_target_seconds": func(m *kvoraclev1.RouteRequest) { m.TtftTargetSeconds = 1 },
@@ -232,6 +258,56 @@ func locals(n int) *kvoraclev1.StoreBlocks_LocalHashes {
 	return &kvoraclev1.StoreBlocks_LocalHashes{LocalHashes: &kvoraclev1.LocalHashes{Hashes: make([]uint64, n)}}
 }
 
+func part(first, count, skipped uint32, digest int) *kvoraclev1.BlockMultimodal {
+	return &kvoraclev1.BlockMultimodal{FirstToken: first, TokenCount: count, SkippedTokens: skipped, Digest: make([]byte, digest)}
+}
+
+// withItems is a store of two blocks of four tokens.
+func withItems(items ...*kvoraclev1.BlockMultimodal) *kvoraclev1.BlockOp {
+	return store(func(s *kvoraclev1.StoreBlocks) {
+		s.Content = &kvoraclev1.StoreBlocks_Tokens{Tokens: &kvoraclev1.BlockTokens{TokenIds: make([]uint32, 8)}}
+		s.Multimodal = items
+	})
+}
+
+// TestItemsMeanTheSameOnBothSides: what a gateway says of a whole prompt, and what a worker says of its blocks one by one.
+func TestItemsMeanTheSameOnBothSides(t *testing.T) {
+	const size = 4
+	r, err := DecodeRoute(&kvoraclev1.RouteRequest{
+		Model: "m", Prompt: tokens(make([]uint32, 16)...), Multimodal: []*kvoraclev1.MultimodalItem{item(6, 7, 8), item(0, 3, 32)},
+	}, Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := block.AppendLocals(nil, r.Prompt.Tokens, size)
+	block.MixItems(want, size, r.Prompt.Items)
+	stored := func(tokens int, items ...*kvoraclev1.BlockMultimodal) []block.Local {
+		t.Helper()
+		op := store(func(s *kvoraclev1.StoreBlocks) {
+			s.Content = &kvoraclev1.StoreBlocks_Tokens{Tokens: &kvoraclev1.BlockTokens{TokenIds: make([]uint32, tokens)}}
+			s.Multimodal = items
+		})
+		ops, err := DecodeBatch(&kvoraclev1.BlockBatch{Ops: []*kvoraclev1.BlockOp{op}}, size, nil)
+		if err != nil || ops[0].Kind != oracle.OpStore {
+			t.Fatalf("%+v, %v", ops, err)
+		}
+		return ops[0].Locals
+	}
+	for name, got := range map[string][]block.Local{
+		"at once":   stored(16, part(6, 7, 0, 8), part(0, 3, 0, 32)),
+		"in halves": append(stored(8, part(0, 3, 0, 32), part(6, 2, 0, 8)), stored(8, part(0, 5, 2, 8))...),
+		"one by one": slices.Concat(stored(4, part(0, 3, 0, 32)), stored(4, part(2, 2, 0, 8)), stored(4, part(0, 4, 2, 8)),
+			stored(4, part(0, 4, 6, 8))), // its end unknown
+	} {
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %x, want %x", name, got, want)
+		}
+	}
+	if plain := stored(16); plain[0] == want[0] || plain[1] == want[1] || plain[2] == want[2] || plain[3] == want[3] {
+		t.Error("a covered block has the hash of its tokens")
+	}
+}
+
 func TestEngineHashesAreRead(t *testing.T) {
 	batch := &kvoraclev1.BlockBatch{Ops: []*kvoraclev1.BlockOp{
 		store(func(s *kvoraclev1.StoreBlocks) {
@@ -305,7 +381,15 @@ func TestBadOperationsAreRefusedAlone(t *testing.T) {
 		}), oracle.RefusalPartialBlock},
 		{store(func(s *kvoraclev1.StoreBlocks) { s.Tier = 9 }), oracle.RefusalTier},
 		{store(func(s *kvoraclev1.StoreBlocks) { s.Group = 1 }), oracle.RefusalGroup},
-		{store(func(s *kvoraclev1.StoreBlocks) { s.Multimodal = []*kvoraclev1.BlockMultimodal{{}} }), oracle.RefusalUnservedField},
+		{store(func(s *kvoraclev1.StoreBlocks) { s.Multimodal = []*kvoraclev1.BlockMultimodal{part(0, 1, 0, 8)} }), oracle.RefusalMalformed}, // of ids
+		{withItems(part(0, 1, 0, 8), part(0, 0, 0, 8)), oracle.RefusalMalformed},
+		{withItems(part(8, 1, 0, 8)), oracle.RefusalMalformed},
+		{withItems(part(7, 2, 0, 8)), oracle.RefusalMalformed},
+		{withItems(part(1, 1, 1, 8)), oracle.RefusalMalformed},
+		{withItems(part(0, 1, 0, 7)), oracle.RefusalMalformed},
+		{withItems(part(0, 1, 0, 65)), oracle.RefusalMalformed},
+		{withItems(part(0, 8, 0, 8), part(0, 8, 0, 8), part(0, 8, 0, 8), part(0, 8, 0, 8), part(0, 1, 0, 8)), oracle.RefusalMalformed},
+		{withItems(make([]*kvoraclev1.BlockMultimodal, maxItems+1)...), oracle.RefusalMalformed},
 		{store(func(s *kvoraclev1.StoreBlocks) { s.Lora = &kvoraclev1.LoraAdapter{Revision: "x"} }), oracle.RefusalMalformed},
 		{store(func(s *kvoraclev1.StoreBlocks) { s.CacheSalt = strings.Repeat("x", 300) }), oracle.RefusalMalformed},
 		{remove(func(r *kvoraclev1.RemoveBlocks) { r.BlockIds = nil }), oracle.RefusalMalformed},

@@ -577,8 +577,9 @@ type StoreBlocks struct {
 	Lora *LoraAdapter `protobuf:"bytes,8,opt,name=lora,proto3" json:"lora,omitempty"`
 	// Salt of the request that computed them. Used only with root and content other than block_ids.
 	CacheSalt string `protobuf:"bytes,9,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
-	// Multimodal items, token positions counted from the first block's start. Not served yet: the operation is refused
-	// alone when set.
+	// Multimodal items under the placeholders of these blocks, also those that began before them; at most 4,096, and
+	// together at most four times as many tokens as the blocks have. Only with tokens: local_hashes and block_ids have
+	// them in already. Their order does not matter. What they do to a hash is in docs/architecture.md.
 	Multimodal []*BlockMultimodal `protobuf:"bytes,10,rep,name=multimodal,proto3" json:"multimodal,omitempty"`
 	// The engine's own names of these blocks, one each, in order; see BlocksHello.engine_hashes. A name stands for one block
 	// as long as some tier holds it. A store that gives it other content or another parent is refused
@@ -975,12 +976,15 @@ func (x *BlockTokens) GetTokenIds() []uint32 {
 // BlockMultimodal is a multimodal item inside a store.
 type BlockMultimodal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First placeholder token, from the first block's start.
+	// First placeholder token inside these blocks, from the first block's start.
 	FirstToken uint32 `protobuf:"varint,1,opt,name=first_token,json=firstToken,proto3" json:"first_token,omitempty"`
-	// Placeholder tokens inside these blocks.
+	// Placeholder tokens inside these blocks; at least 1. How far the item goes on behind a block does not matter for its
+	// hash, so a reporter that knows only which blocks an item covers may say: up to the end of the last of them.
 	TokenCount uint32 `protobuf:"varint,2,opt,name=token_count,json=tokenCount,proto3" json:"token_count,omitempty"`
-	// Content digest; 8 to 64 bytes.
-	Digest        []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Content digest; 8 to 64 bytes, the same that gateways send.
+	Digest []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Placeholder tokens of the item before these blocks, if it began there; first_token must then be 0.
+	SkippedTokens uint32 `protobuf:"varint,4,opt,name=skipped_tokens,json=skippedTokens,proto3" json:"skipped_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1034,6 +1038,13 @@ func (x *BlockMultimodal) GetDigest() []byte {
 		return x.Digest
 	}
 	return nil
+}
+
+func (x *BlockMultimodal) GetSkippedTokens() uint32 {
+	if x != nil {
+		return x.SkippedTokens
+	}
+	return 0
 }
 
 // RemoveBlocks takes blocks (COUNTED: one copy of each) out of a tier. An id or hash not held there is counted.
@@ -2229,13 +2240,14 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\vLocalHashes\x12\x16\n" +
 	"\x06hashes\x18\x01 \x03(\x06R\x06hashes\"*\n" +
 	"\vBlockTokens\x12\x1b\n" +
-	"\ttoken_ids\x18\x01 \x03(\aR\btokenIds\"k\n" +
+	"\ttoken_ids\x18\x01 \x03(\aR\btokenIds\"\x92\x01\n" +
 	"\x0fBlockMultimodal\x12\x1f\n" +
 	"\vfirst_token\x18\x01 \x01(\rR\n" +
 	"firstToken\x12\x1f\n" +
 	"\vtoken_count\x18\x02 \x01(\rR\n" +
 	"tokenCount\x12\x16\n" +
-	"\x06digest\x18\x03 \x01(\fR\x06digest\"\xa8\x01\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\x12%\n" +
+	"\x0eskipped_tokens\x18\x04 \x01(\rR\rskippedTokens\"\xa8\x01\n" +
 	"\fRemoveBlocks\x12\x1b\n" +
 	"\tblock_ids\x18\x01 \x03(\x06R\bblockIds\x12%\n" +
 	"\x04tier\x18\x02 \x01(\x0e2\x11.kvoracle.v1.TierR\x04tier\x12\x14\n" +

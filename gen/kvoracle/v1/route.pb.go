@@ -354,15 +354,15 @@ func (x *BlockHashPrompt) GetTokenCount() uint32 {
 	return 0
 }
 
-// MultimodalItem is an image, audio or video behind placeholder tokens: blocks that cover it are told apart by its
-// digest.
+// MultimodalItem is an image, audio or video behind placeholder tokens: blocks that it covers are told apart by its digest
+// and by which part of it they show. docs/architecture.md says how.
 type MultimodalItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First placeholder token, counted from the prompt's start.
 	FirstToken uint32 `protobuf:"varint,1,opt,name=first_token,json=firstToken,proto3" json:"first_token,omitempty"`
-	// Number of placeholder tokens; at least 1.
+	// Number of placeholder tokens; at least 1, and all inside the prompt.
 	TokenCount uint32 `protobuf:"varint,2,opt,name=token_count,json=tokenCount,proto3" json:"token_count,omitempty"`
-	// Content digest; 8 to 64 bytes.
+	// Content digest; 8 to 64 bytes. Workers must report the same bytes: take what the engine calls the item by.
 	Digest        []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -439,7 +439,8 @@ type RouteRequest struct {
 	// Isolates one tenant's cache from another's, as the engine's cache_salt; at most 256 bytes. Empty: no salt. Nothing
 	// matches across salts.
 	CacheSalt string `protobuf:"bytes,7,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
-	// Multimodal items under the prompt's placeholders. Not served yet: UNIMPLEMENTED when set.
+	// Multimodal items under the prompt's placeholders, in any order; at most 4,096, and together at most four times as
+	// many tokens as the prompt has. Only with tokens: block_hashes must have them in already.
 	Multimodal []*MultimodalItem `protobuf:"bytes,8,rep,name=multimodal,proto3" json:"multimodal,omitempty"`
 	// Output tokens expected; 0 means unknown, and the fleet's running mean is used.
 	ExpectedOutputTokens uint32 `protobuf:"varint,9,opt,name=expected_output_tokens,json=expectedOutputTokens,proto3" json:"expected_output_tokens,omitempty"`

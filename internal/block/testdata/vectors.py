@@ -56,6 +56,15 @@ def chain(space, locals_):
     return out
 
 
+def mixed(local_, at, size, items):
+    """The local hash of the block of size tokens that begins at a position, with the items of the whole prompt."""
+    inside = {(i["first"] - at, h(bytes.fromhex(i["digest"]))) for i in items
+              if i["first"] < at + size and i["first"] + i["count"] > at}
+    if not inside:
+        return local_
+    return h(struct.pack("<Q", local_) + b"".join(struct.pack("<qQ", *i) for i in sorted(inside)) + b"mm")
+
+
 def hexed(v):
     return "%016x" % v
 
@@ -97,8 +106,30 @@ CHAINS = [
 ]
 
 
+IMAGE, OTHER, LONG = "0011223344556677", "ffeeddccbbaa9988", "ab" * 64
+
+MULTIMODAL = [
+    # One item inside a block, over two, over whole blocks, up to the end, and in the rest behind the last block.
+    dict(size=16, count=64, items=[dict(first=3, count=5, digest=IMAGE)]),
+    dict(size=16, count=64, items=[dict(first=12, count=8, digest=LONG)]),
+    dict(size=16, count=80, items=[dict(first=16, count=48, digest=IMAGE)]),
+    dict(size=4, count=40, items=[dict(first=39, count=1, digest=IMAGE)]),
+    dict(size=16, count=40, items=[dict(first=33, count=7, digest=IMAGE)]),
+    dict(size=1, count=6, items=[dict(first=2, count=3, digest=IMAGE)]),
+    # The same tokens with another image, or the image somewhere else.
+    dict(size=16, count=64, items=[dict(first=3, count=5, digest=OTHER)]),
+    dict(size=16, count=64, items=[dict(first=4, count=5, digest=IMAGE)]),
+    # Several in one block, side by side, one within the other, one twice, with a gap between them.
+    dict(size=16, count=64, items=[dict(first=3, count=5, digest=IMAGE), dict(first=8, count=20, digest=OTHER)]),
+    dict(size=16, count=64, items=[dict(first=8, count=20, digest=OTHER), dict(first=8, count=2, digest=IMAGE)]),
+    dict(size=16, count=64, items=[dict(first=3, count=5, digest=IMAGE), dict(first=3, count=40, digest=IMAGE)]),
+    dict(size=8, count=80, items=[dict(first=1, count=1, digest=IMAGE), dict(first=60, count=9, digest=LONG)]),
+    dict(size=64, count=64, items=[dict(first=n, count=1, digest=OTHER) for n in range(40)]),
+]
+
+
 def main():
-    out = {"seed": SEED, "scheme": SCHEME, "locals": [], "keyspaces": [], "chains": []}
+    out = {"seed": SEED, "scheme": SCHEME, "locals": [], "keyspaces": [], "chains": [], "multimodal": []}
     for n in (0, 1, 2, 4, 16, 17, 60, 61, 64, 256, 512):
         ids = tokens(n, n)
         out["locals"].append({"tokens": ids, "hash": hexed(local(ids))})
@@ -114,10 +145,19 @@ def main():
             "locals": [hexed(v) for v in locals_],
             "ids": [hexed(v) for v in chain(keyspace(**IDENTITIES[c["identity"]]), locals_)],
         })
+    for m in MULTIMODAL:
+        ids, size = tokens(m["count"], 99), m["size"]
+        out["multimodal"].append({
+            "size": size,
+            "tokens": ids,
+            "items": m["items"],
+            "locals": [hexed(mixed(local(ids[at:at + size]), at, size, m["items"]))
+                       for at in range(0, len(ids) - size + 1, size)],
+        })
     with open(pathlib.Path(__file__).with_name("vectors.json"), "w", encoding="utf-8") as f:
         # One case a line: diffs stay readable.
         f.write('{\n"seed": %d,\n"scheme": "%s"' % (out["seed"], out["scheme"]))
-        for key in ("locals", "keyspaces", "chains"):
+        for key in ("locals", "keyspaces", "chains", "multimodal"):
             rows = ",\n".join(json.dumps(row) for row in out[key])
             f.write(',\n"%s": [\n%s\n]' % (key, rows))
         f.write("\n}\n")
