@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -114,30 +115,27 @@ func TestItemsAreHashedAlike(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The first one began two tokens before these.
-	second, err := r.StoreTokens(After(first[1]), tokens[8:], Variant{}, TierDevice, MultimodalItem{FirstToken: -2, TokenCount: 7, Digest: image})
-	if err != nil || !cmp.Equal(want, append(first, second...)) {
-		t.Errorf("in parts: %x and %x, want %x; %v", first, second, want, err)
+	rest, err := r.StoreTokens(After(first[1]), tokens[8:], Variant{}, TierDevice, MultimodalItem{FirstToken: -2, TokenCount: 7, Digest: image})
+	if err != nil || !cmp.Equal(want, append(first, rest...)) {
+		t.Errorf("in parts: %x and %x, want %x; %v", first, rest, want, err)
 	}
 	m, bad := (&Request{Model: "m", Tokens: tokens, Multimodal: items}).proto()
 	if bad != nil || len(m.GetMultimodal()) != 2 || m.GetMultimodal()[0].GetFirstToken() != 6 || m.GetMultimodal()[0].GetTokenCount() != 7 ||
-		string(m.GetMultimodal()[1].GetDigest()) != string(sound) {
+		!bytes.Equal(m.GetMultimodal()[1].GetDigest(), sound) {
 		t.Errorf("request: %v, %v", m, bad)
 	}
 	for name, err := range map[string]error{
-		"short digest":   second2(r.StoreTokens(Root(), tokens, Variant{}, TierDevice, MultimodalItem{TokenCount: 1, Digest: image[:7]})),
-		"long digest":    second2(r.StoreTokens(Root(), tokens, Variant{}, TierDevice, MultimodalItem{TokenCount: 1, Digest: make([]byte, 65)})),
-		"nothing":        second2(r.StoreTokens(Root(), tokens, Variant{}, TierDevice, MultimodalItem{Digest: image})),
-		"with hashes":    second2((&Request{Model: "m", Hashes: locals, BlockSize: 4, TokenCount: 16, Multimodal: items}).proto()),
-		"before a start": second2((&Request{Model: "m", Tokens: tokens, Multimodal: []MultimodalItem{{FirstToken: -1, TokenCount: 2, Digest: image}}}).proto()),
+		"short digest":   second(r.StoreTokens(Root(), tokens, Variant{}, TierDevice, MultimodalItem{TokenCount: 1, Digest: image[:7]})),
+		"long digest":    second(r.StoreTokens(Root(), tokens, Variant{}, TierDevice, MultimodalItem{TokenCount: 1, Digest: make([]byte, 65)})),
+		"nothing":        second(r.StoreTokens(Root(), tokens, Variant{}, TierDevice, MultimodalItem{Digest: image})),
+		"with hashes":    second((&Request{Model: "m", Hashes: locals, BlockSize: 4, TokenCount: 16, Multimodal: items}).proto()),
+		"before a start": second((&Request{Model: "m", Tokens: tokens, Multimodal: []MultimodalItem{{FirstToken: -1, TokenCount: 2, Digest: image}}}).proto()),
 	} {
 		if !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
-
-// second2 is the error of a call with a result.
-func second2[T any, E error](_ T, err E) error { return err }
 
 func TestWorkerIsChecked(t *testing.T) {
 	for field, change := range map[string]func(*Worker){
