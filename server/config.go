@@ -23,6 +23,9 @@ type Config struct {
 
 	// Policy decides; one of policy.Names. Empty: "least_time".
 	Policy string
+	// ShadowPolicy decides beside it on the same facts, books nothing, and is compared in metrics and spans. It takes
+	// each booked decision its own time once more. Empty: none.
+	ShadowPolicy string
 	// ExpectedWorkers is how many workers must have fresh block reports before the server says it is ready; then it
 	// stays ready. 0: ready at once. At most MaxWorkers.
 	ExpectedWorkers int
@@ -152,8 +155,10 @@ func (c Config) limits() wire.Limits {
 // oracle is the part that the oracle itself wants. The configuration is valid and has its defaults.
 func (c Config) oracle() oracle.Config {
 	p, _ := policy.ByName(c.Policy)
+	shadow, _ := policy.ByName(c.ShadowPolicy)
 	return oracle.Config{
 		Policy:       p,
+		Shadow:       shadow,
 		Secret:       c.Secret,
 		MaxWorkers:   c.MaxWorkers,
 		EngineHashes: c.MaxEngineHashes,

@@ -49,6 +49,7 @@ func TestContradictionsAreNamed(t *testing.T) {
 		{"no port", func(c *Config) { c.Listen = "127.0.0.1" }, []string{"Listen", "host:port"}},
 		{"the same port", func(c *Config) { c.OpsListen = c.Listen }, []string{"Listen", "OpsListen"}},
 		{"policy", func(c *Config) { c.Policy = "magic" }, []string{"Policy", "magic", "least_time"}},
+		{"shadow policy", func(c *Config) { c.ShadowPolicy = "magic" }, []string{"ShadowPolicy", "magic", "block_cost"}},
 		{"message too small", func(c *Config) { c.MaxMessageBytes = 1000 }, []string{"MaxMessageBytes", "MaxPromptTokens"}},
 		{"never ready", func(c *Config) { c.ExpectedWorkers, c.MaxWorkers = 5, 4 }, []string{"ExpectedWorkers", "MaxWorkers", "5", "4"}},
 		{"grace over lease", func(c *Config) { c.StreamGrace = 2 * time.Minute }, []string{"StreamGrace", "WorkerLease", "2m0s", "1m0s"}},

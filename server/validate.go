@@ -31,6 +31,9 @@ func (c Config) Validate() error {
 	if !slices.Contains(policy.Names(), c.Policy) {
 		f.add("Policy: got %q, want one of %s", c.Policy, strings.Join(policy.Names(), ", "))
 	}
+	if c.ShadowPolicy != "" && !slices.Contains(policy.Names(), c.ShadowPolicy) {
+		f.add("ShadowPolicy: got %q, want one of %s", c.ShadowPolicy, strings.Join(policy.Names(), ", "))
+	}
 	if !(c.StaleCredit > 0 && c.StaleCredit <= 1) {
 		f.add("StaleCredit: got %v, want above 0, to 1", c.StaleCredit)
 	}

@@ -187,6 +187,7 @@ type Answer struct {
 	Candidates   int   // eligible targets
 	Uncached     int   // prompt tokens to compute
 	Terms        policy.Terms
+	Shadow       *Shadow // nil: no second policy, or nothing was booked
 	Lease        time.Duration
 	DecidedAt    time.Time
 	Model        string

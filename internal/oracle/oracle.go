@@ -16,6 +16,9 @@ import (
 type Config struct {
 	// Policy decides; nil means least predicted time.
 	Policy policy.Policy
+	// Shadow decides beside it, for comparison only: see Shadow. It costs each decision its time once more, under the
+	// same lock. nil: none.
+	Shadow policy.Policy
 	// Costs are cost priors by performance class. A class that is not here has the default prior.
 	Costs map[string]policy.CostModel
 	// Secret is mixed into every keyspace, so that block ids mean nothing outside this deployment. Reporters that send

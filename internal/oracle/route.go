@@ -77,6 +77,7 @@ type work struct {
 	picks  []int   // cands[i] is targets[picks[i]]
 	places []int32 // by TargetID; see place
 	choice policy.Decision
+	second policy.Decision // the shadow's
 }
 
 // candidate is one target with what is known of it.
@@ -382,6 +383,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	if now := o.fleet.View().Target(best.id); now == nil || !sameLife(now, best.worker) {
 		return nil, errLeft
 	}
+	a.Shadow = o.shadow(req, w)
 	o.turn++
 	o.nextID++
 	a.Decision = load.DecisionID(o.nextID)

@@ -33,6 +33,13 @@ const (
 	aCostMemory    = "kvoracle.route.cost.memory"
 	aCostBatch     = "kvoracle.route.cost.batch"
 
+	aShadowPolicy = "kvoracle.route.shadow.policy" // string: the second policy; absent without one, and for a dry run
+	aShadowWorker = "kvoracle.route.shadow.worker" // string: what it would have chosen
+	aShadowRank   = "kvoracle.route.shadow.dp_rank"
+	aShadowAgrees = "kvoracle.route.shadow.agrees" // bool
+	aShadowCost   = "kvoracle.route.shadow.cost"   // float, seconds: how much dearer that is; below 0: cheaper
+	aShadowTTFT   = "kvoracle.route.shadow.ttft"   // float, seconds: how much later the first token is predicted
+
 	aBlocks = "kvoracle.route.confidence.blocks" // string
 	aLoad   = "kvoracle.route.confidence.load"   // string
 

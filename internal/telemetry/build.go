@@ -9,6 +9,9 @@ import (
 
 // instruments are the synchronous ones, made from the table.
 type instruments struct {
+	shadows    metric.Int64Counter
+	shadowCost metric.Float64Histogram
+
 	decisions, promptTokens, matchedTokens, refused, panics        metric.Int64Counter
 	blockChanges, blockOperations, blockRefusals                   metric.Int64Counter
 	blockBatches, blockDigests                                     metric.Int64Counter
@@ -96,6 +99,8 @@ func newInstruments(b *builder) instruments {
 		matchedShare:       b.histogram(mMatchedShare),
 		refused:            b.counter(mRefused),
 		panics:             b.counter(mPanics),
+		shadows:            b.counter(mShadow),
+		shadowCost:         b.histogram(mShadowCost),
 		blockChanges:       b.counter(mBlockChanges),
 		blockOperations:    b.counter(mBlockOperations),
 		blockRefusals:      b.counter(mBlockRefusals),

@@ -44,6 +44,9 @@ const (
 	mRefused          = "kvoracle.requests.refused"
 	mPanics           = "kvoracle.panics"
 
+	mShadow     = "kvoracle.shadow.decisions"
+	mShadowCost = "kvoracle.shadow.cost"
+
 	mBlockChanges    = "kvoracle.blocks.changes"
 	mBlockOperations = "kvoracle.blocks.operations"
 	mBlockRefusals   = "kvoracle.blocks.refusals"
@@ -79,6 +82,8 @@ const (
 const (
 	kPolicy     = "policy"
 	kReason     = "reason"
+	kShadow     = "shadow"
+	kAgrees     = "agrees"
 	kBlocks     = "blocks"
 	kLoad       = "load"
 	kBooked     = "booked"
@@ -113,6 +118,9 @@ func Instruments() []Instrument {
 		{mMatchedShare, Histogram, "1", "Share of a booked prompt that the chosen target reported to hold.", nil, share},
 		{mRefused, Counter, "{request}", "Calls and stream messages answered with an error, by the reason in ErrorInfo, or by the status code where there is none.", []string{kRPC, kReason}, nil},
 		{mPanics, Counter, "{panic}", "Handlers that panicked: each is a bug.", []string{kRPC}, nil},
+
+		{mShadow, Counter, "{decision}", "Booked decisions that a shadow policy took part in, by whether it would have chosen the same target; their share is its agreement.", []string{kPolicy, kShadow, kAgrees}, nil},
+		{mShadowCost, Histogram, "s", "Distance between the predicted cost of the shadow policy's choice and of the one taken, where they differ; direction says whether the shadow's is over or under.", []string{kDirection}, slow},
 
 		{mBlockChanges, Counter, "{block}", "Blocks in reports: stored, repeated_store, removed, unknown_removal, orphan (parent not held yet).", []string{kChange}, nil},
 		{mBlockOperations, Counter, "{operation}", "Operations in block reports: applied or refused.", []string{kOutcome}, nil},

@@ -20,6 +20,7 @@ type observer struct {
 	bg context.Context //nolint:containedctx // never cancelled, carries nothing
 
 	decisions *sets[decisionKey]
+	shadows   *sets[shadowKey]
 	tiers     *sets[fleet.Tier]
 	progress  *sets[progressKey]
 	refused   *sets[refusedKey]
@@ -40,6 +41,12 @@ type decisionKey struct {
 	booked bool
 }
 
+// shadowKey is what comparisons with a second policy are counted by.
+type shadowKey struct {
+	policy, shadow string
+	agrees         bool
+}
+
 type progressKey struct {
 	step    oracle.Step
 	outcome oracle.Outcome
@@ -56,6 +63,11 @@ func newObserver(in instruments) *observer {
 				attribute.String(kPolicy, k.policy), attribute.String(kReason, k.reason.String()),
 				attribute.String(kBlocks, k.blocks.String()), attribute.String(kLoad, k.load.String()),
 				attribute.Bool(kBooked, k.booked),
+			}
+		}),
+		shadows: newSets(func(k shadowKey) []attribute.KeyValue {
+			return []attribute.KeyValue{
+				attribute.String(kPolicy, k.policy), attribute.String(kShadow, k.shadow), attribute.Bool(kAgrees, k.agrees),
 			}
 		}),
 		tiers: newSets(func(t fleet.Tier) []attribute.KeyValue {
@@ -91,6 +103,12 @@ func (o *observer) Decided(a *oracle.Answer, took time.Duration) {
 	booked := a.Decision != 0
 	o.in.decisions.Add(o.bg, 1, o.decisions.of(decisionKey{a.Policy, a.Reason, a.Blocks, a.Load, booked}).add...)
 	o.in.decisionDuration.Record(o.bg, took.Seconds())
+	if s := a.Shadow; s != nil {
+		o.in.shadows.Add(o.bg, 1, o.shadows.of(shadowKey{a.Policy, s.Policy, s.Agrees}).add...)
+		if !s.Agrees {
+			o.in.shadowCost.Record(o.bg, math.Abs(s.Cost), o.direction.of(directionOf(s.Cost > 0, s.Cost < 0)).record...)
+		}
+	}
 	if !booked || a.PromptTokens <= 0 {
 		return
 	}

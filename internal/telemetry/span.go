@@ -92,6 +92,11 @@ func describe(a *oracle.Answer) []attribute.KeyValue {
 		attribute.String(aBlocks, a.Blocks.String()),
 		attribute.String(aLoad, a.Load.String()),
 	}
+	if s := a.Shadow; s != nil {
+		attrs = append(attrs,
+			attribute.String(aShadowPolicy, s.Policy), attribute.String(aShadowWorker, s.Target.Worker), attribute.Int(aShadowRank, s.Target.Rank),
+			attribute.Bool(aShadowAgrees, s.Agrees), attribute.Float64(aShadowCost, s.Cost), attribute.Float64(aShadowTTFT, s.TTFT))
+	}
 	if a.Decision != 0 {
 		attrs = append(attrs, attribute.String(aDecisionID, fmt.Sprintf("%016x", uint64(a.Decision)))) // as wire writes it
 	}

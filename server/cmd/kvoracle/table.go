@@ -64,6 +64,7 @@ func (s *settings) groups() []group {
 		}},
 		{"How it decides", []setting{
 			{"policy", "how it chooses; others are for comparison, a wrong name lists them", str(&s.Policy)},
+			{"shadow-policy", "a second one that books nothing, compared in metrics and traces", str(&s.ShadowPolicy)},
 			{"expected-workers", "be ready once so many workers have reported; 0: at once", number(&s.ExpectedWorkers)},
 			{"lease", "life of a booking without news from its gateway", span(&s.Lease)},
 			{"report-fresh", "how long a load sample is believed", span(&s.ReportFresh)},
