@@ -108,8 +108,12 @@ func (c *Cell) scale(reference *Contestant) (Scale, error) {
 	if err != nil {
 		return Scale{}, err
 	}
+	if idle.N == 0 {
+		return Scale{}, fmt.Errorf("%s: no request that is measured fits into an engine's memory of %d tokens", c.Name(), c.Model.KVTokens)
+	}
 	s := Scale{TTFT90: ttftSlack * idle.TTFT.P90, TPOT: tpotSlack * idle.TPOT.Mean, Unloaded: idle}
 	s.Full, err = c.search(&s, reference, light*8)
+	s.Full = max(s.Full, light) // there it keeps the promise: it was made of it
 	return s, err
 }
 

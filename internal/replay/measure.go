@@ -20,8 +20,8 @@ type Plan struct {
 	Degrees     []Contestant
 	DegreeLoads []float64
 	WithDegrees func(*Cell) bool
-	// Capacity says whether to search for everybody's.
-	Capacity bool
+	// Capacity says whose to search for; nil: nobody's.
+	Capacity func(*Contestant) bool
 	// Seeds is how many runs of random contestants are averaged; 0: 1.
 	Seeds int
 	// Keep is a load whose requests are kept one by one in the first cell; 0: none.
@@ -117,8 +117,10 @@ type crew struct {
 
 func (w *crew) jobs(c *Cell) int {
 	n := 1 + len(w.plan.Contestants)*len(w.plan.Loads)
-	if w.plan.Capacity {
-		n += len(w.plan.Contestants)
+	for i := range w.plan.Contestants {
+		if w.plan.Capacity != nil && w.plan.Capacity(&w.plan.Contestants[i]) {
+			n++
+		}
 	}
 	if w.plan.WithDegrees != nil && w.plan.WithDegrees(c) {
 		n += len(w.plan.Degrees) * len(w.plan.DegreeLoads)
@@ -172,7 +174,7 @@ func (w *crew) cell(c *Cell, rep *CellReport, isFirst bool) error {
 				})
 			})
 		}
-		if w.plan.Capacity {
+		if w.plan.Capacity != nil && w.plan.Capacity(p) {
 			group.Go(func() error {
 				return w.do(c.Name(), func() error {
 					v := rep.Scale.Full

@@ -25,7 +25,7 @@ func small(t *testing.T) Plan {
 			{&Workload{Name: "hot_head", Title: "one hot head", Trace: sim.HotHead(200, 1)}, sim.Model8B(), 3},
 		},
 		Loads: []float64{0.5, 0.9}, Contestants: cs, Degrees: ds, DegreeLoads: []float64{0.9},
-		WithDegrees: func(c *Cell) bool { return c.Engines == 3 }, Capacity: true, Seeds: 2, Keep: 0.9,
+		WithDegrees: func(c *Cell) bool { return c.Engines == 3 }, Capacity: func(*Contestant) bool { return true }, Seeds: 2, Keep: 0.9,
 	}
 }
 
