@@ -82,8 +82,12 @@ func newAxis(values []float64, isLog, from0 bool, from, to float64) axis {
 func (a *axis) ticks() []float64 {
 	var out []float64
 	if a.isLog {
+		steps := []float64{1, 2, 5}
+		if a.hi < 10*a.lo {
+			steps = []float64{1, 1.5, 2, 3, 4, 5, 7}
+		}
 		for e := math.Floor(math.Log10(a.lo)); e <= math.Ceil(math.Log10(a.hi)); e++ {
-			for _, m := range []float64{1, 2, 5} {
+			for _, m := range steps {
 				if v := m * math.Pow(10, e); v >= a.lo*0.999 && v <= a.hi*1.001 {
 					out = append(out, v)
 				}
