@@ -117,7 +117,11 @@ func (r *Reporter) takeDigests(sequence uint64, now time.Time) []*kvoraclev1.Blo
 	}
 	out := make([]*kvoraclev1.BlockDigest, numTiers)
 	for t, d := range r.mirror.digests {
-		out[t] = &kvoraclev1.BlockDigest{Sequence: sequence, Tier: tierAt(t), Count: d.count, Xor: d.xor, Sum: d.sum}
+		m := &kvoraclev1.BlockDigest{Sequence: sequence, Tier: tierAt(t), Count: d.count, Xor: d.xor, Sum: d.sum}
+		if r.mirror.counted {
+			m.Copies, m.CopySum = d.copies, d.copySum
+		}
+		out[t] = m
 	}
 	return out
 }
@@ -125,6 +129,9 @@ func (r *Reporter) takeDigests(sequence uint64, now time.Time) []*kvoraclev1.Blo
 // acknowledged takes an ack in.
 func (r *Reporter) acknowledged(s *blockStream, m *kvoraclev1.BlocksAck) {
 	for _, f := range m.GetRefusals() {
+		if f.GetReason() == kvoraclev1.RefusalReason_REFUSAL_REASON_AWAITING_SNAPSHOT {
+			continue // the request for the snapshot says it
+		}
 		if _, again := s.warned[f.GetReason()]; again {
 			continue
 		}
@@ -150,12 +157,13 @@ func (r *Reporter) acknowledged(s *blockStream, m *kvoraclev1.BlocksAck) {
 }
 
 // resync answers a request for a snapshot with exactly one: if one that was begun after the cause is on its way, that is
-// the answer. An operator's request has no cause to compare with, and a snapshot that was refused needs another.
+// the answer. One that has arrived is not: its acknowledgement came before this request, so the cause came after it. An
+// operator's request has no cause to compare with, and a snapshot that was refused needs another.
 func (r *Reporter) resync(s *blockStream, m *kvoraclev1.ResyncRequest) {
 	cause := m.GetReceivedSequence()
 	r.mu.Lock()
 	r.stats.Resyncs++
-	answered := m.GetReason() != kvoraclev1.ResyncReason_RESYNC_REASON_OPERATOR && cause != 0 && cause < s.shown
+	answered := m.GetReason() != kvoraclev1.ResyncReason_RESYNC_REASON_OPERATOR && cause != 0 && cause < s.shown && r.out.showing != 0
 	if !answered {
 		r.out.giveUp()
 	}

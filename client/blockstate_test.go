@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvoracle/kvoracle/internal/block"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
 // TestNothingIsLost is the protocol as a state machine: random changes, cuts at any message, restarts, silent losses and
@@ -115,6 +117,29 @@ func TestOneSnapshotPerCause(t *testing.T) {
 	w.settle()
 	if w.r.stats.Resyncs != 1 || w.feed.snapshots != 1 {
 		t.Errorf("%d resyncs, %d snapshots; want 1 and 1", w.r.stats.Resyncs, w.feed.snapshots)
+	}
+}
+
+// A snapshot that has arrived is no answer to what happened after it: a batch from before it that comes once more looks
+// like another numbering, and its number is below the snapshot's.
+func TestStaleRepeatBehindASnapshot(t *testing.T) {
+	w := newWorld(t, 0)
+	if err := w.r.Store(Root(), []block.ID{1, 2, 3}, TierDevice); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	w.r.mu.Lock()
+	w.r.out.giveUp()
+	w.r.mu.Unlock()
+	w.settle()
+	if w.feed.snapshots != 1 || w.r.out.needSnapshot {
+		t.Fatalf("%d snapshots, another needed: %t", w.feed.snapshots, w.r.out.needSnapshot)
+	}
+	w.feed.awaiting = true
+	w.down = append(w.down, resyncMessage(kvoraclev1.ResyncReason_RESYNC_REASON_RENUMBERED, w.feed.applied+1, 1))
+	w.settle()
+	if w.feed.snapshots != 2 || w.feed.awaiting {
+		t.Errorf("%d snapshots, one still awaited: %t", w.feed.snapshots, w.feed.awaiting)
 	}
 }
 

@@ -32,7 +32,7 @@ func After(id BlockID) Parent { return Parent{id: id, kind: blockParent} }
 // to the letter, since a difference is a digest mismatch: a block lives while some tier holds it, its parent is fixed
 // for as long as it lives, and a repeated store is another copy (counted) or nothing (set).
 //
-// Invariant: for each tier, digest == count, XOR and sum of the ids with copies in it. Not for concurrent use.
+// Invariant: for each tier, digest == count, XOR and sum of the ids with copies in it, and count and sum of the copies. Not for concurrent use.
 type mirror struct {
 	counted bool
 	blocks  map[block.ID]held
@@ -49,19 +49,34 @@ type held struct {
 
 func (h *held) isHeld() bool { return h.copies != [numTiers]uint16{} }
 
-// digest sums up the blocks of a tier.
-type digest struct{ count, xor, sum uint64 }
+// digest sums up the blocks of a tier, and their copies.
+type digest struct{ count, xor, sum, copies, copySum uint64 }
 
 func (d *digest) add(id block.ID) {
 	d.count++
 	d.xor ^= uint64(id)
 	d.sum += uint64(id)
+	d.another(id)
 }
 
+// another takes in a further copy.
+func (d *digest) another(id block.ID) {
+	d.copies++
+	d.copySum += uint64(id)
+}
+
+// fewer takes out a copy, not the last one.
+func (d *digest) fewer(id block.ID) {
+	d.copies--
+	d.copySum -= uint64(id)
+}
+
+// remove takes out the last copy.
 func (d *digest) remove(id block.ID) {
 	d.count--
 	d.xor ^= uint64(id)
 	d.sum -= uint64(id)
+	d.fewer(id)
 }
 
 func newMirror(counted bool) mirror {
@@ -93,6 +108,7 @@ func (m *mirror) store(p Parent, ids []block.ID, tier int) (changed bool, err er
 			m.undo = append(m.undo, id)
 		case m.counted && *c < math.MaxUint16:
 			*c++
+			m.digests[tier].another(id)
 			m.undo = append(m.undo, id)
 		}
 		m.blocks[id] = h
@@ -126,6 +142,8 @@ func (m *mirror) removeOne(id block.ID, tier int) bool {
 	h.copies[tier]--
 	if h.copies[tier] == 0 {
 		m.digests[tier].remove(id)
+	} else {
+		m.digests[tier].fewer(id)
 	}
 	m.settle(id, h)
 	return true

@@ -96,9 +96,14 @@ func (m *mirror) state() *twin {
 func (w *twin) sums() (d [numTiers]digest) {
 	for id, c := range w.copies {
 		for t, n := range c {
-			if n > 0 {
-				d[t].add(id)
+			if n == 0 {
+				continue
 			}
+			d[t].count++
+			d[t].xor ^= uint64(id)
+			d[t].sum += uint64(id)
+			d[t].copies += uint64(n)
+			d[t].copySum += uint64(n) * uint64(id)
 		}
 	}
 	return d

@@ -90,10 +90,19 @@ func (f *oracleFeed) take(m *kvoraclev1.ReportBlocksRequest) []*kvoraclev1.Repor
 	case *kvoraclev1.ReportBlocksRequest_Digest:
 		d := x.Digest
 		received = d.GetSequence()
-		if f.awaiting || f.building != nil || received != f.applied {
+		if f.awaiting || f.building != nil || received < f.applied {
 			break
 		}
-		if (digest{d.GetCount(), d.GetXor(), d.GetSum()}) != f.view.digests[d.GetTier()-TierDevice] {
+		if received > f.applied {
+			f.gaps++
+			resync = kvoraclev1.ResyncReason_RESYNC_REASON_GAP
+			break
+		}
+		want := f.view.digests[d.GetTier()-TierDevice]
+		if !f.view.counted {
+			want.copies, want.copySum = 0, 0 // left out
+		}
+		if (digest{d.GetCount(), d.GetXor(), d.GetSum(), d.GetCopies(), d.GetCopySum()}) != want {
 			f.mismatches++
 			resync = kvoraclev1.ResyncReason_RESYNC_REASON_DIGEST_MISMATCH
 		}

@@ -88,7 +88,7 @@ func TestQuietWorkerIsNotReaped(t *testing.T) {
 		s.step("cut w1")
 		s.pass(17 * time.Minute)
 		s.says("list", "no workers")
-		s.says("RB w1 e1 s4 +[ABCD]", "ack s3 warming held=0 ignored=1")
+		s.says("RB w1 e1 s4 +[ABCD]", "ack s3 warming held=0 ignored=1\nrefused op 0: awaiting_snapshot")
 	})
 }
 

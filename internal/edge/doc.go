@@ -30,7 +30,8 @@
 //
 //	names     = names with a copy in some tier, at most Limits.Names; summed over all translators at most Budget's
 //	waiting   = names without an id that were stored while limited, at most Limits.Waiting
-//	digest(t) = count, XOR and sum of the hashes of names with a copy in tier t, in whatever state
+//	digest(t) = count, XOR and sum of the hashes of names with a copy in tier t, in whatever state; count and sum of the
+//	            copies
 //
 // A refused store changes nothing but the mark of a contested name, except that NoRoom may stop in the middle.
 //

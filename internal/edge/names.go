@@ -13,11 +13,13 @@ type Hash uint64
 // HashOf makes a name of an engine hash that is bytes: XXH3-64 with block.Seed.
 func HashOf(b []byte) Hash { return Hash(block.Sum(b)) }
 
-// Digest sums up a set of names.
+// Digest sums up a set of names, and their copies.
 type Digest struct {
-	Count uint64 // names
-	XOR   uint64 // of them
-	Sum   uint64 // of them modulo 2^64
+	Count   uint64 // names
+	XOR     uint64 // of them
+	Sum     uint64 // of them modulo 2^64
+	Copies  uint64 // of all names
+	CopySum uint64 // of the names, each as often as it has copies, modulo 2^64
 }
 
 func (d *Digest) add(h Hash) {
@@ -30,6 +32,16 @@ func (d *Digest) remove(h Hash) {
 	d.Count--
 	d.XOR ^= uint64(h)
 	d.Sum -= uint64(h)
+}
+
+func (d *Digest) another(h Hash) {
+	d.Copies++
+	d.CopySum += uint64(h)
+}
+
+func (d *Digest) fewer(h Hash, copies uint16) {
+	d.Copies -= uint64(copies)
+	d.CopySum -= uint64(copies) * uint64(h)
 }
 
 // Budget bounds the names of all translators together. It may be used concurrently.
@@ -120,9 +132,10 @@ func (t *names) settle(h Hash, n name) {
 	t.budget.give(1)
 }
 
-// drop takes a copy away.
+// drop takes copies away.
 func (t *names) drop(h Hash, n *name, tier fleet.Tier, copies uint16) {
 	n.copies[tier] -= copies
+	t.digests[tier].fewer(h, copies)
 	if n.copies[tier] == 0 {
 		t.digests[tier].remove(h)
 	}

@@ -206,6 +206,7 @@ func (t *Translator) count(h Hash, n *name, tier fleet.Tier) bool {
 		return false
 	}
 	n.copies[tier]++
+	t.digests[tier].another(h)
 	return true
 }
 

@@ -142,8 +142,10 @@ func (w *twin) forget() {
 func (w *twin) digest(tier fleet.Tier) Digest {
 	var d Digest
 	for h, f := range w.facts {
-		if f.copies[tier] > 0 {
+		if n := uint64(f.copies[tier]); n > 0 {
 			d.add(h)
+			d.Copies += n
+			d.CopySum += n * uint64(h)
 		}
 	}
 	return d

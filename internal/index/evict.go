@@ -79,7 +79,7 @@ func (l *Ledger) Evicted() uint64 { return l.evictions.Load() }
 
 // Told is the digest of a tier with what a partial ledger lacks: what the reporter's own digest should be. While a ledger
 // is partial it may be wrong although nothing was lost on the way: who tells a block again that was given up, or removes
-// one that was never there, cannot be told from who does not.
+// one that was never there, cannot be told from who does not. Of what it lacks it knows one copy of each.
 func (l *Ledger) Told(tier fleet.Tier) Digest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +87,10 @@ func (l *Ledger) Told(tier fleet.Tier) Digest {
 		return Digest{}
 	}
 	d, lost := l.digests[tier], &l.lost[tier]
-	return Digest{Count: d.Count + lost.Count, XOR: d.XOR ^ lost.XOR, Sum: d.Sum + lost.Sum}
+	return Digest{
+		Count: d.Count + lost.Count, XOR: d.XOR ^ lost.XOR, Sum: d.Sum + lost.Sum,
+		Copies: d.Copies + lost.Copies, CopySum: d.CopySum + lost.CopySum,
+	}
 }
 
 // lose notes that a block which was told is not held.
@@ -99,7 +102,7 @@ func (l *Ledger) lose(id block.ID, tier fleet.Tier) {
 // regain notes that a block which is not held was removed: it may be one that was lost.
 func (l *Ledger) regain(id block.ID, tier fleet.Tier) {
 	if l.isPartial.Load() && l.lost[tier].Count > 0 {
-		l.lost[tier].remove(id)
+		l.lost[tier].remove(id, 1)
 		l.heal()
 	}
 }
@@ -225,7 +228,7 @@ func (l *Ledger) evict(at place) {
 	copies, waiting := l.how(at)
 	for t, n := range copies {
 		if n > 0 {
-			l.digests[t].remove(id)
+			l.digests[t].remove(id, n)
 			l.lose(id, fleet.Tier(t))
 		}
 	}

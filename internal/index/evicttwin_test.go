@@ -164,7 +164,7 @@ func (w *twin) restore(l *twinLedger, chain []block.ID) int {
 		n += r.Stored
 		for _, id := range chain[from:][:r.Stored] {
 			if l.lost[fleet.Device].Count > 0 {
-				l.lost[fleet.Device].remove(id)
+				l.lost[fleet.Device].remove(id, 1)
 			}
 		}
 		if r.Refused != None {

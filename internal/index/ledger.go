@@ -107,8 +107,10 @@ func (l *Ledger) Remove(ids []block.ID, tier fleet.Tier) (removed, unknown int) 
 		}
 		copies[tier]--
 		if copies[tier] == 0 {
-			l.digests[tier].remove(id)
+			l.digests[tier].remove(id, 1)
 			removed++
+		} else {
+			l.digests[tier].fewer(id, 1)
 		}
 		l.change(at, id, copies, waiting)
 	}
@@ -175,8 +177,8 @@ func (l *Ledger) Clear(tier fleet.Tier) int {
 				continue
 			}
 			id := l.id(at)
+			l.digests[tier].remove(id, copies[tier])
 			copies[tier] = 0
-			l.digests[tier].remove(id)
 			l.change(at, id, copies, waiting)
 		}
 	}

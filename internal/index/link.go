@@ -211,7 +211,7 @@ func (l *Ledger) move(from, up place) {
 			for _, m := range all[n:] {
 				for t, c := range m.copies {
 					if c > 0 {
-						l.digests[t].remove(m.id)
+						l.digests[t].remove(m.id, c)
 					}
 				}
 			}

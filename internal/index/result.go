@@ -58,21 +58,40 @@ type StoreResult struct {
 	Refused  Refusal
 }
 
-// Digest sums up the distinct blocks of a tier. Equal contents have equal digests; different ones differ almost surely.
+// Digest sums up the blocks of a tier. Equal contents have equal digests; different ones differ almost surely. The first
+// three are of distinct blocks; the other two tell a counted ledger that has lost a copy from one that has not.
 type Digest struct {
-	Count uint64 // blocks
-	XOR   uint64 // of their ids
-	Sum   uint64 // of their ids modulo 2^64
+	Count   uint64 // blocks
+	XOR     uint64 // of their ids
+	Sum     uint64 // of their ids modulo 2^64
+	Copies  uint64 // of all blocks; Count where copies are not counted
+	CopySum uint64 // of their ids, each as often as it has copies, modulo 2^64
 }
 
+// add takes in the first copy of a block.
 func (d *Digest) add(id block.ID) {
 	d.Count++
 	d.XOR ^= uint64(id)
 	d.Sum += uint64(id)
+	d.another(id)
 }
 
-func (d *Digest) remove(id block.ID) {
+// another takes in a further copy.
+func (d *Digest) another(id block.ID) {
+	d.Copies++
+	d.CopySum += uint64(id)
+}
+
+// fewer takes out n copies, not the last one.
+func (d *Digest) fewer(id block.ID, n uint16) {
+	d.Copies -= uint64(n)
+	d.CopySum -= uint64(n) * uint64(id)
+}
+
+// remove takes out a block with the copies it still has.
+func (d *Digest) remove(id block.ID, copies uint16) {
 	d.Count--
 	d.XOR ^= uint64(id)
 	d.Sum -= uint64(id)
+	d.fewer(id, copies)
 }

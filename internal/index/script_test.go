@@ -327,7 +327,8 @@ func (s *script) compareLedger(p pair) {
 	}
 	for t := range fleet.Tier(fleet.NumTiers) {
 		d := p.twin.digest(t)
-		want := Digest{d.Count + p.twin.lost[t].Count, d.XOR ^ p.twin.lost[t].XOR, d.Sum + p.twin.lost[t].Sum}
+		lost := &p.twin.lost[t]
+		want := Digest{d.Count + lost.Count, d.XOR ^ lost.XOR, d.Sum + lost.Sum, d.Copies + lost.Copies, d.CopySum + lost.CopySum}
 		if got := p.real.Told(t); got != want {
 			s.failf("target %d, %v: told %+v, want %+v", p.twin.target, t, got, want)
 		}

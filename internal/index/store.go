@@ -349,6 +349,7 @@ func (l *Ledger) again(r *StoreResult, at place, id block.ID, tier fleet.Tier) {
 			return
 		}
 		*c++
+		l.digests[tier].another(id)
 	}
 	l.set(at, copies, waits)
 	l.soil(at.part)

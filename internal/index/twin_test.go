@@ -232,7 +232,7 @@ func (l *twinLedger) remove(ids []block.ID, tier fleet.Tier) (removed, unknown i
 		case 0:
 			unknown++
 			if l.lost[tier].Count > 0 {
-				l.lost[tier].remove(id)
+				l.lost[tier].remove(id, 1)
 			}
 		case 1:
 			removed++
@@ -261,10 +261,12 @@ func (l *twinLedger) clearAll() int {
 
 func (l *twinLedger) digest(tier fleet.Tier) Digest {
 	var d Digest
-	for id := range l.copies[tier] {
+	for id, n := range l.copies[tier] {
 		d.Count++
 		d.XOR ^= uint64(id)
 		d.Sum += uint64(id)
+		d.Copies += uint64(n)
+		d.CopySum += uint64(n) * uint64(id)
 	}
 	return d
 }

@@ -133,8 +133,16 @@ func (s *BlockSession) Batch(seq, fingerprint uint64, ops []Op, now time.Time) (
 	var refusals []Refusal
 	var resync *Resync
 	switch {
+	case f.building != nil && seq > f.buildingSeq:
+		// The snapshot does not show it, and whoever sends it does not keep to the order: the snapshot's end would make
+		// the target FRESH without it.
+		d.IgnoredBatches++
+		refusals = wholeBatch(seq, RefusalAwaitingSnapshot, "batch: came before the end of a snapshot that does not show it")
+		f.dropSnapshot()
+		resync = f.await(ResyncBadSnapshot)
 	case f.awaiting || f.building != nil:
 		d.IgnoredBatches++
+		refusals = wholeBatch(seq, RefusalAwaitingSnapshot, "batch: a snapshot is awaited")
 	case seq == f.applied+1:
 		var reason ResyncReason
 		refusals, reason = s.apply(f.ledger, f.names, seq, ops, &d)
@@ -146,6 +154,7 @@ func (s *BlockSession) Batch(seq, fingerprint uint64, ops []Op, now time.Time) (
 	case seq <= f.applied:
 		if r := f.recent[seq%fingerprints]; r.seq == seq && r.contents == fingerprint && seq > 0 {
 			d.DuplicateBatches++
+			refusals = wholeBatch(seq, RefusalDuplicateBatch, "batch.sequence: applied before, with the same contents")
 		} else {
 			resync = f.await(ResyncRenumbered)
 		}
@@ -157,6 +166,11 @@ func (s *BlockSession) Batch(seq, fingerprint uint64, ops []Op, now time.Time) (
 		resync.Expected, resync.Received = f.applied+1, seq
 	}
 	return s.ack(d, refusals, resync, now), nil
+}
+
+// wholeBatch names a batch that was not applied; it is counted by its own counter.
+func wholeBatch(seq uint64, why RefusalReason, detail string) []Refusal {
+	return []Refusal{{Sequence: seq, Reason: why, Detail: detail}}
 }
 
 // SnapshotBegin starts to build a new view aside. One under way is given up.
@@ -233,7 +247,8 @@ func (s *BlockSession) unbegun(part string, now time.Time) Ack {
 	return s.ack(d, []Refusal{refusal}, nil, now)
 }
 
-// Digest compares what the reporter believes with what the oracle has understood, at the same moment.
+// Digest compares what the reporter believes with what the oracle has understood, at the same moment. One of a later
+// moment proves that batches were lost. Copies are compared if they are stated.
 func (s *BlockSession) Digest(seq uint64, tier fleet.Tier, want index.Digest, now time.Time) (Ack, error) {
 	if err := s.own(now); err != nil {
 		return Ack{}, err
@@ -243,14 +258,28 @@ func (s *BlockSession) Digest(seq uint64, tier fleet.Tier, want index.Digest, no
 	var d BlockCounters
 	var resync *Resync
 	switch {
-	case f.awaiting || f.building != nil || seq != f.applied, f.names != nil && f.names.IsShort():
+	case f.awaiting || f.building != nil || seq < f.applied:
 		d.DigestsSkipped++
-	case f.digest(tier) == want:
+	case seq > f.applied:
+		d.Gaps++
+		resync = f.await(ResyncGap)
+	case f.names != nil && f.names.IsShort():
+		d.DigestsSkipped++
+	case isEqual(f.digest(tier), want):
 		d.DigestsMatched++
 	default:
 		d.DigestsMismatched++
 		resync = f.await(ResyncDigestMismatch)
+	}
+	if resync != nil {
 		resync.Expected, resync.Received = f.applied+1, seq
 	}
 	return s.ack(d, nil, resync, now), nil
+}
+
+func isEqual(have, want index.Digest) bool {
+	if want.Copies == 0 && want.Count != 0 {
+		have.Copies, have.CopySum, want.CopySum = 0, 0, 0
+	}
+	return have == want
 }

@@ -91,8 +91,7 @@ func (f *feed) digest(tier fleet.Tier) index.Digest {
 	if f.names == nil {
 		return f.ledger.Digest(tier)
 	}
-	d := f.names.Digest(tier)
-	return index.Digest{Count: d.Count, XOR: d.XOR, Sum: d.Sum}
+	return index.Digest(f.names.Digest(tier))
 }
 
 // named is where a translator's changes go: the ledger, and the counters of one operation.

@@ -36,6 +36,8 @@
 //	      -h[N M]   one removal of these engine hashes
 //	      ?op ?parent ?content   an operation, or a store, without the part named
 //	      clear     everything                                    snap[A AB] a snapshot at this sequence
+//	      begin, part[A AB], end     the same in pieces, one a line; part and end want no sequence
+//	      lost+[A] lost-[A]          what the reporter believes to have said, lost before it was sent
 //	      digest    a digest of what the stream's own batches should have left in the device tier
 //	      digest!   the same with a wrong sum
 //	cut W[/rank]             closes the stream

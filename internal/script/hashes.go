@@ -91,7 +91,7 @@ func setParent(s *kvoraclev1.StoreBlocks, h engineHash) {
 
 // nameStore adds the engine's names to a store of content that follows parent. What is no whole number of blocks has
 // names for the part that is begun, too.
-func (w *worker) nameStore(s *kvoraclev1.StoreBlocks, parent, content string, tokens []uint32, o map[string]string, mirror map[block.ID]bool) error {
+func (w *worker) nameStore(s *kvoraclev1.StoreBlocks, parent, content string, tokens []uint32, o map[string]string, m *mirror) error {
 	if parent != "" {
 		setParent(s, w.hash(parent, o))
 	}
@@ -106,14 +106,14 @@ func (w *worker) nameStore(s *kvoraclev1.StoreBlocks, parent, content string, to
 	s.EngineHashes = w.list(hashes)
 	if len(tokens)%w.size == 0 {
 		for _, h := range hashes {
-			mirror[h.key()] = true
+			m.store(h.key())
 		}
 	}
 	return nil
 }
 
 // storeNumbered reads +h[P>H=CONTENT], +h[H] and +p[P>CONTENT].
-func (w *worker) storeNumbered(op, body string, o map[string]string, mirror map[block.ID]bool) (*kvoraclev1.StoreBlocks, error) {
+func (w *worker) storeNumbered(op, body string, o map[string]string, m *mirror) (*kvoraclev1.StoreBlocks, error) {
 	parent, rest, hasParent := strings.Cut(body, ">")
 	if !hasParent {
 		parent, rest = "", body
@@ -153,13 +153,13 @@ func (w *worker) storeNumbered(op, body string, o map[string]string, mirror map[
 	}
 	s.EngineHashes = w.list(hashes)
 	for _, h := range hashes {
-		mirror[h.key()] = true
+		m.store(h.key())
 	}
 	return s, nil
 }
 
 // storeUntold reads ?[AB]: a store of which the engine tells the names only.
-func (w *worker) storeUntold(body string, o map[string]string, mirror map[block.ID]bool) (*kvoraclev1.StoreBlocks, error) {
+func (w *worker) storeUntold(body string, o map[string]string, m *mirror) (*kvoraclev1.StoreBlocks, error) {
 	if w.naming == "" {
 		return nil, errors.New("?[...]: the worker names its blocks by ids")
 	}
@@ -168,7 +168,7 @@ func (w *worker) storeUntold(body string, o map[string]string, mirror map[block.
 		return nil, err
 	}
 	for _, h := range hashes {
-		mirror[h.key()] = true
+		m.store(h.key())
 	}
 	return &kvoraclev1.StoreBlocks{Tier: tier(o), Group: group(o), EngineHashes: w.list(hashes)}, nil
 }

@@ -5,32 +5,35 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kvoracle/kvoracle/internal/block"
-
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
 // messages turns the operations of an RB line into what is sent: one batch, or a snapshot, or a digest.
-func (w *worker) messages(seq uint64, ops []string, o map[string]string, mirror map[block.ID]bool) ([]*kvoraclev1.ReportBlocksRequest, error) {
+func (w *worker) messages(seq uint64, ops []string, o map[string]string, m *mirror) ([]*kvoraclev1.ReportBlocksRequest, error) {
 	batch := &kvoraclev1.BlockBatch{Sequence: seq}
 	for _, op := range ops {
 		body := inside(op)
 		var err error
 		switch {
-		case strings.HasPrefix(op, "snap["):
-			return w.snapshot(seq, body, o, mirror)
+		case strings.HasPrefix(op, "snap["), op == "begin", strings.HasPrefix(op, "part["), op == "end":
+			return w.snapshot(seq, op, o, m)
 		case op == "digest" || op == "digest!":
-			return []*kvoraclev1.ReportBlocksRequest{digest(seq, mirror, op == "digest!")}, nil
+			return []*kvoraclev1.ReportBlocksRequest{m.digest(seq, op == "digest!")}, nil
+		case strings.HasPrefix(op, "lost"):
+			// The reporter believes that it has said so.
+			if _, err := w.messages(seq, []string{strings.TrimPrefix(op, "lost")}, o, m); err != nil {
+				return nil, err
+			}
 		case op == "clear":
-			clear(mirror)
+			m.clear()
 			batch.Ops = append(batch.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Clear{Clear: &kvoraclev1.ClearBlocks{Tier: tier(o)}}})
 		case strings.HasPrefix(op, "-["), strings.HasPrefix(op, "-h["):
-			err = w.remove(batch, op, body, o, mirror)
+			err = w.remove(batch, op, body, o, m)
 		case strings.HasPrefix(op, "?") && !strings.HasPrefix(op, "?["):
 			err = malformed(batch, op)
 		default:
 			var stores []*kvoraclev1.StoreBlocks
-			stores, err = w.stores(op, body, o, mirror)
+			stores, err = w.stores(op, body, o, m)
 			for _, s := range stores {
 				batch.Ops = append(batch.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Store{Store: s}})
 			}
@@ -42,7 +45,31 @@ func (w *worker) messages(seq uint64, ops []string, o map[string]string, mirror 
 	return []*kvoraclev1.ReportBlocksRequest{{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: batch}}}, nil
 }
 
-func (w *worker) remove(batch *kvoraclev1.BlockBatch, op, body string, o map[string]string, mirror map[block.ID]bool) error {
+// snapshot is a whole snapshot, or a part of one.
+func (w *worker) snapshot(seq uint64, op string, o map[string]string, m *mirror) ([]*kvoraclev1.ReportBlocksRequest, error) {
+	switch op {
+	case "begin":
+		m.clear()
+		return []*kvoraclev1.ReportBlocksRequest{beginMessage(seq)}, nil
+	case "end":
+		return []*kvoraclev1.ReportBlocksRequest{m.endMessage()}, nil
+	}
+	isWhole := strings.HasPrefix(op, "snap[")
+	if isWhole {
+		m.clear()
+	}
+	body := inside(op)
+	stores, err := w.stores("+["+body+"]", body, o, m)
+	if err != nil {
+		return nil, err
+	}
+	if !isWhole {
+		return []*kvoraclev1.ReportBlocksRequest{partMessage(stores)}, nil
+	}
+	return []*kvoraclev1.ReportBlocksRequest{beginMessage(seq), partMessage(stores), m.endMessage()}, nil
+}
+
+func (w *worker) remove(batch *kvoraclev1.BlockBatch, op, body string, o map[string]string, m *mirror) error {
 	rm := &kvoraclev1.RemoveBlocks{Tier: tier(o), Group: group(o)}
 	if w.naming != "" || strings.HasPrefix(op, "-h[") {
 		hashes, err := w.hashes(strings.HasPrefix(op, "-h["), body, o)
@@ -50,7 +77,7 @@ func (w *worker) remove(batch *kvoraclev1.BlockBatch, op, body string, o map[str
 			return err
 		}
 		for _, h := range hashes {
-			delete(mirror, h.key())
+			m.remove(h.key())
 		}
 		rm.EngineHashes = w.list(hashes)
 		batch.Ops = append(batch.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Remove{Remove: rm}})
@@ -62,7 +89,7 @@ func (w *worker) remove(batch *kvoraclev1.BlockBatch, op, body string, o map[str
 			return err
 		}
 		rm.BlockIds = append(rm.BlockIds, uint64(id))
-		delete(mirror, id)
+		m.remove(id)
 	}
 	batch.Ops = append(batch.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Remove{Remove: rm}})
 	return nil
@@ -90,12 +117,12 @@ func malformed(batch *kvoraclev1.BlockBatch, op string) error {
 }
 
 // stores reads one of the + forms.
-func (w *worker) stores(op, body string, o map[string]string, mirror map[block.ID]bool) ([]*kvoraclev1.StoreBlocks, error) {
+func (w *worker) stores(op, body string, o map[string]string, m *mirror) ([]*kvoraclev1.StoreBlocks, error) {
 	switch {
 	case strings.HasPrefix(op, "+["):
 		var out []*kvoraclev1.StoreBlocks
 		for name := range strings.FieldsSeq(body) {
-			s, err := w.storeTokens(w.parentOf(name), name[len(w.parentOf(name)):], 0, o, mirror)
+			s, err := w.storeTokens(w.parentOf(name), name[len(w.parentOf(name)):], 0, o, m)
 			if err != nil {
 				return nil, err
 			}
@@ -107,7 +134,7 @@ func (w *worker) stores(op, body string, o map[string]string, mirror map[block.I
 		if !ok {
 			parent, content = "", body
 		}
-		s, err := w.storeTokens(parent, content, 0, o, mirror)
+		s, err := w.storeTokens(parent, content, 0, o, m)
 		return []*kvoraclev1.StoreBlocks{s}, err
 	case strings.HasPrefix(op, "+("):
 		f := strings.Fields(body)
@@ -118,13 +145,13 @@ func (w *worker) stores(op, body string, o map[string]string, mirror map[block.I
 		if _, err := fmt.Sscan(f[1], &missing); err != nil {
 			return nil, err
 		}
-		s, err := w.storeTokens(w.parentOf(f[0]), f[0][len(w.parentOf(f[0])):], missing, o, mirror)
+		s, err := w.storeTokens(w.parentOf(f[0]), f[0][len(w.parentOf(f[0])):], missing, o, m)
 		return []*kvoraclev1.StoreBlocks{s}, err
 	case strings.HasPrefix(op, "+h["), strings.HasPrefix(op, "+p["):
-		s, err := w.storeNumbered(op, body, o, mirror)
+		s, err := w.storeNumbered(op, body, o, m)
 		return []*kvoraclev1.StoreBlocks{s}, err
 	case strings.HasPrefix(op, "?["):
-		s, err := w.storeUntold(body, o, mirror)
+		s, err := w.storeUntold(body, o, m)
 		return []*kvoraclev1.StoreBlocks{s}, err
 	case strings.HasPrefix(op, "+id["):
 		parent, name, _ := strings.Cut(body, ":")
@@ -136,7 +163,7 @@ func (w *worker) stores(op, body string, o map[string]string, mirror map[block.I
 		if err != nil {
 			return nil, err
 		}
-		mirror[id] = true
+		m.store(id)
 		return []*kvoraclev1.StoreBlocks{{
 			Parent:  &kvoraclev1.StoreBlocks_ParentBlockId{ParentBlockId: uint64(p)},
 			Content: &kvoraclev1.StoreBlocks_BlockIds{BlockIds: &kvoraclev1.BlockIds{Ids: []uint64{uint64(id)}}},
@@ -148,7 +175,7 @@ func (w *worker) stores(op, body string, o map[string]string, mirror map[block.I
 }
 
 // storeTokens is a store of content that follows parent (empty: the start), by tokens; the last ones may be missing.
-func (w *worker) storeTokens(parent, content string, missing int, o map[string]string, mirror map[block.ID]bool) (*kvoraclev1.StoreBlocks, error) {
+func (w *worker) storeTokens(parent, content string, missing int, o map[string]string, m *mirror) (*kvoraclev1.StoreBlocks, error) {
 	tokens, err := tokensOf(content)
 	if err != nil {
 		return nil, err
@@ -172,7 +199,7 @@ func (w *worker) storeTokens(parent, content string, missing int, o map[string]s
 	}
 	s.Multimodal = stored(items, len(before), len(before)+len(tokens))
 	if w.naming != "" {
-		return s, w.nameStore(s, parent, content, tokens, o, mirror)
+		return s, w.nameStore(s, parent, content, tokens, o, m)
 	}
 	if parent != "" {
 		id, err := w.id(parent, o)
@@ -187,35 +214,10 @@ func (w *worker) storeTokens(parent, content string, missing int, o map[string]s
 			return nil, err
 		}
 		for _, id := range ids[len(ids)-len(tokens)/w.size:] {
-			mirror[id] = true
+			m.store(id)
 		}
 	}
 	return s, nil
-}
-
-func (w *worker) snapshot(seq uint64, body string, o map[string]string, mirror map[block.ID]bool) ([]*kvoraclev1.ReportBlocksRequest, error) {
-	clear(mirror)
-	stores, err := w.stores("+["+body+"]", body, o, mirror)
-	if err != nil {
-		return nil, err
-	}
-	return []*kvoraclev1.ReportBlocksRequest{
-		{Message: &kvoraclev1.ReportBlocksRequest_SnapshotBegin{SnapshotBegin: &kvoraclev1.SnapshotBegin{Sequence: seq}}},
-		{Message: &kvoraclev1.ReportBlocksRequest_SnapshotChunk{SnapshotChunk: &kvoraclev1.SnapshotChunk{Stores: stores}}},
-		{Message: &kvoraclev1.ReportBlocksRequest_SnapshotEnd{SnapshotEnd: &kvoraclev1.SnapshotEnd{BlockCount: uint64(len(mirror))}}},
-	}, nil
-}
-
-func digest(seq uint64, mirror map[block.ID]bool, wrong bool) *kvoraclev1.ReportBlocksRequest {
-	d := &kvoraclev1.BlockDigest{Sequence: seq, Count: uint64(len(mirror))}
-	for id := range mirror {
-		d.Xor ^= uint64(id)
-		d.Sum += uint64(id)
-	}
-	if wrong {
-		d.Sum++
-	}
-	return &kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Digest{Digest: d}}
 }
 
 func tier(o map[string]string) kvoraclev1.Tier {

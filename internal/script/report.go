@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kvoracle/kvoracle/internal/block"
-
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
@@ -20,7 +18,9 @@ type blockStream struct {
 	incarnation uint64
 	before      *kvoraclev1.BlockCounters
 	awaiting    bool
-	mirror      map[block.ID]bool // device tier
+	mirror      *mirror
+	begun       uint64 // sequence of the snapshot under way
+	isBuilding  bool
 }
 
 func (s *blockStream) close() { s.cancel() }
@@ -87,7 +87,7 @@ func (r *Runner) reportBlocks(ctx context.Context, args []string, o map[string]s
 		if err := s.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 			return "", err
 		}
-		answer, err := s.answer(i == len(messages)-1)
+		answer, err := s.answer(i == len(messages)-1, s.voids(m))
 		if err != nil {
 			delete(r.blocks, who)
 			return refusal(err)
@@ -136,12 +136,28 @@ func (r *Runner) hello(ctx context.Context, who string, incarnation, seq uint64,
 		return nil, answer, err
 	}
 	return &blockStream{
-		stream: stream, cancel: cancel, incarnation: incarnation, awaiting: first.GetAccepted().GetSnapshotRequired(), before: &kvoraclev1.BlockCounters{}, mirror: make(map[block.ID]bool),
+		stream: stream, cancel: cancel, incarnation: incarnation, awaiting: first.GetAccepted().GetSnapshotRequired(), before: &kvoraclev1.BlockCounters{}, mirror: newMirror(w.repeats),
 	}, "", nil
 }
 
-// answer reads the ack of the message just sent, and what comes with it.
-func (s *blockStream) answer(show bool) (string, error) {
+// voids follows a snapshot under way and tells the messages that void it: their ack is followed by a new request.
+func (s *blockStream) voids(m *kvoraclev1.ReportBlocksRequest) bool {
+	switch x := m.GetMessage().(type) {
+	case *kvoraclev1.ReportBlocksRequest_SnapshotBegin:
+		s.begun, s.isBuilding = x.SnapshotBegin.GetSequence(), true
+	case *kvoraclev1.ReportBlocksRequest_SnapshotEnd:
+		s.isBuilding = false
+	case *kvoraclev1.ReportBlocksRequest_Batch:
+		if s.isBuilding && x.Batch.GetSequence() > s.begun {
+			s.isBuilding = false
+			return true
+		}
+	}
+	return false
+}
+
+// answer reads the ack of the message just sent, and what comes with it. isVoid says that a request for a snapshot does.
+func (s *blockStream) answer(show, isVoid bool) (string, error) {
 	out := ""
 	for {
 		m, err := s.stream.Recv()
@@ -164,7 +180,7 @@ func (s *blockStream) answer(show bool) (string, error) {
 			out += printAck(ack, s.before)
 			s.before = ack.GetCounters()
 		}
-		if !ack.GetSnapshotRequired() || s.awaiting {
+		if !ack.GetSnapshotRequired() || s.awaiting && !isVoid {
 			s.awaiting = ack.GetSnapshotRequired()
 			return out, nil
 		}

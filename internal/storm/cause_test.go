@@ -24,9 +24,9 @@ func TestOneCauseOneSnapshot(t *testing.T) {
 		{relay, none, one},       // unless the engine told nothing until it was told again in full
 		{newOracle, all, all},
 		{cutStream, none, none}, // what was not acknowledged is sent again
-		{duplicate, none, none},
-		{reorder, none, one}, // a batch and the digest after it may change places
-		{loseOp, none, one},  // it may have changed nothing
+		{duplicate, none, one},  // behind a snapshot a repeat cannot be told from another numbering
+		{reorder, none, one},    // a batch may change places with the snapshot that shows it
+		{loseOp, none, one},     // it may have changed nothing
 		{loseBatch, one, one},
 		{loseDigest, none, none},
 		{stall, none, none},

@@ -11,6 +11,14 @@ import (
 func (w *world) afterBatch(c *conn, m *message, ack *oracle.Ack) {
 	r, seen := c.by.r, &c.by.r.seen
 	w.count.repeats = max(w.count.repeats, int(ack.Counters.DuplicateBatches))
+	if c.building != nil && m.seq > c.buildingSeq {
+		c.building = nil // it voids the snapshot
+		w.count.voided++
+		if ack.Resync == nil || ack.Resync.Reason != oracle.ResyncBadSnapshot {
+			w.fail("%v: batch %d came into a snapshot of %d and nothing is asked for", r, m.seq, c.buildingSeq)
+		}
+		return
+	}
 	if seen.isOwed || c.building != nil || m.seq != seen.applied+1 {
 		return // the ack must say that nothing was applied
 	}
@@ -19,12 +27,11 @@ func (w *world) afterBatch(c *conn, m *message, ack *oracle.Ack) {
 	}
 	seen.applied = m.seq
 	seen.isSuspect = seen.isSuspect || m.isLame
-	switch isTrue := seen.told.sets == m.state; {
-	case !isTrue && !seen.isSuspect:
+	isTrue := seen.told.state(w.tree) == m.state
+	if !isTrue && !seen.isSuspect {
 		w.fail("%v: after batch %d the oracle was told something else than the engine held", r, m.seq)
-	case isTrue && !seen.told.isCounted:
-		seen.isSuspect = false
 	}
+	seen.isSuspect = !isTrue
 }
 
 // afterSnapshot puts the new view in the place of the old one, whole or not at all.
@@ -46,7 +53,7 @@ func (w *world) afterSnapshot(c *conn, m *message, ack *oracle.Ack) {
 	seen.told, seen.applied = built, m.seq
 	seen.isShown, seen.isOwed = true, false
 	seen.isSuspect = m.isLame
-	if built.sets != m.state {
+	if built.sets != m.state.sets || !m.isLame && built.state(w.tree) != m.state {
 		w.fail("%v: a snapshot was accepted that is not what the engine held", r)
 	}
 }
@@ -54,13 +61,28 @@ func (w *world) afterSnapshot(c *conn, m *message, ack *oracle.Ack) {
 // afterDigest holds the verdict against the twin's.
 func (w *world) afterDigest(c *conn, m *message, ack *oracle.Ack) {
 	seen := &c.by.r.seen
-	isCompared := !seen.isOwed && c.building == nil && m.seq == seen.applied
-	isWrong := isCompared && seen.told.sets[m.tier] != m.state[m.tier]
-	if isWrong != (ack.Resync != nil) {
-		w.fail("%v: digest at %d of %v: resync %+v, want one: %v", c.by, m.seq, m.tier, ack.Resync, isWrong)
+	want := oracle.ResyncNone
+	if told := seen.told.state(w.tree); !seen.isOwed && c.building == nil {
+		switch {
+		case m.seq > seen.applied:
+			want = oracle.ResyncGap // and a batch was lost
+			w.count.late++
+		case m.seq == seen.applied && !told.isLike(&m.state, m.tier):
+			want = oracle.ResyncDigestMismatch
+		}
 	}
-	if isWrong {
+	got := oracle.ResyncNone
+	if ack.Resync != nil {
+		got = ack.Resync.Reason
+	}
+	if got != want {
+		w.fail("%v: digest at %d of %v: resync %v, want %v", c.by, m.seq, m.tier, got, want)
+	}
+	if want == oracle.ResyncDigestMismatch {
 		w.count.found++
+		if told := seen.told; told.sets[m.tier] == m.state.sets[m.tier] {
+			w.count.copies++
+		}
 		if !seen.isSuspect {
 			w.fail("%v: a digest differs and nothing was wrong", c.by)
 		}

@@ -117,11 +117,41 @@ func (s *sets) digest(tr *tree, t fleet.Tier) index.Digest {
 	return d
 }
 
+// state is contents at one moment, as far as digests tell them apart. It is a value.
+type state struct {
+	sets
+	isCounted bool
+	copies    [fleet.NumTiers]struct{ count, sum uint64 } // of all blocks, and of their ids, each as often as it has copies
+}
+
+func (s *state) digest(tr *tree, t fleet.Tier) index.Digest {
+	d := s.sets.digest(tr, t)
+	if s.isCounted {
+		d.Copies, d.CopySum = s.copies[t].count, s.copies[t].sum
+	}
+	return d
+}
+
+func (s *state) isLike(o *state, t fleet.Tier) bool {
+	return s.sets[t] == o.sets[t] && s.copies[t] == o.copies[t]
+}
+
 // contents is a cache: an engine's own, or what messages have told of it.
 type contents struct {
 	isCounted bool
 	copies    [fleet.NumTiers][numNodes]uint16
 	sets      sets
+}
+
+func (c *contents) state(tr *tree) state {
+	s := state{sets: c.sets, isCounted: c.isCounted}
+	for t := range c.copies {
+		for n, k := range c.copies[t] {
+			s.copies[t].count += uint64(k)
+			s.copies[t].sum += uint64(k) * uint64(tr.ids[n])
+		}
+	}
+	return s
 }
 
 func (c *contents) store(n node, t fleet.Tier) {

@@ -14,7 +14,7 @@
 //     confidence are credited with nothing. FRESH is who owes no snapshot and has a stream, or had one within the grace.
 //  2. One exception: where a report was falsified before it was sent, or two publishers share a numbering, the credit is
 //     exactly what was told, and the first digest at the same sequence must find the difference, and never one that is
-//     not there.
+//     not there. Copies are part of it. A digest of a batch that has not come is a gap.
 //  3. In the calm, when everything has arrived and every debt is paid, every target is FRESH, and its match for every
 //     prompt is its engine's.
 //  4. No more snapshots are asked for than things have happened that may each cost one, and none while one is owed.

@@ -178,8 +178,7 @@ func (w *world) invalidate(x *worker) {
 	}
 }
 
-// tamper changes what is on its way. Nothing gets from before a snapshot to behind it, or back: then the reporter could
-// not tell which request it has answered.
+// tamper changes what is on its way.
 func (w *world) tamper(f fault) bool {
 	want := changes
 	if f == loseDigest {
@@ -195,7 +194,7 @@ func (w *world) tamper(f fault) bool {
 	var places []place
 	for _, c := range w.conns {
 		for i := range c.up {
-			if c.up[i].kind == want {
+			if c.up[i].kind == want || f == reorder && c.up[i].kind == end {
 				places = append(places, place{c, i})
 			}
 		}
@@ -216,7 +215,10 @@ func (w *world) tamper(f fault) bool {
 	switch {
 	case f == duplicate:
 		to := i + 1
-		for to < len(c.up) && (c.up[to].kind == changes || c.up[to].kind == digest) && w.dice.IntN(3) > 0 {
+		for to < len(c.up) && c.up[to].kind != eof && w.dice.IntN(8) > 0 {
+			if c.up[to].kind == end {
+				r.causes++ // nobody remembers what was before a snapshot: a repeat from there looks like another numbering
+			}
 			to++
 		}
 		c.up = slices.Insert(slices.Clone(c.up), to, m)
@@ -224,11 +226,15 @@ func (w *world) tamper(f fault) bool {
 		if i+1 == len(c.up) {
 			return false
 		}
-		switch c.up[i+1].kind {
-		case changes:
+		switch next := c.up[i+1].kind; {
+		case m.kind == end && next == changes:
+			r.causes++ // the snapshot is void
+		case m.kind == end:
+			return false
+		case next == changes, next == digest:
 			r.causes++ // a gap
-		case digest, begin: // compared with another moment; ignored until the snapshot has ended
-		case hello, chunk, end, eof:
+		case next == begin: // it shows the batch
+		default:
 			return false
 		}
 		c.up = slices.Clone(c.up)
@@ -257,7 +263,7 @@ func (w *world) lame(p *reporter) bool {
 	if !p.isReady || p.owes || len(p.pending) == 0 {
 		return false
 	}
-	b := p.seal()
+	b := p.seal(w.tree)
 	i := w.dice.IntN(len(b.ops))
 	lost := b.ops[i : i+1]
 	b.ops = slices.Delete(slices.Clone(b.ops), i, i+1)
@@ -295,10 +301,10 @@ func (w *world) report(p *reporter, isEager bool) {
 	case p.sent < len(p.kept):
 		send(p.flush())
 	case len(p.pending) > 0 || isEager || w.dice.IntN(3) == 0: // an empty batch is a sign of life
-		p.seal()
+		p.seal(w.tree)
 		send(p.flush())
 	}
 	if len(p.pending) == 0 && !p.owes && p.sent == len(p.kept) && p.next > 1 && (isEager || w.dice.IntN(3) == 0) {
-		send(p.digests())
+		send(p.digests(w.tree))
 	}
 }

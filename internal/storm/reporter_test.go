@@ -28,20 +28,22 @@ type reporter struct {
 	owes    bool        // a snapshot must be next
 	isTorn  bool        // changes were given up that no batch has
 	shown   uint64      // all batches below it on this stream went out before a snapshot did
+	taken   uint64      // snapshots of this stream that the oracle has said it took
+	isShown bool        // so it took the newest
 }
 
 type batch struct {
 	seq    uint64
 	ops    []oracle.Op
-	state  sets // the engine's, when it was sealed
-	isLame bool // an operation got lost before it was sent: the injected bug
+	state  state // the engine's, when it was sealed
+	isLame bool  // an operation got lost before it was sent: the injected bug
 }
 
 // connect says hello. Nothing else is sent before the answer, and nothing is sealed before the first one: a numbering
 // that has begun again must be seen to begin at 1.
 func (p *reporter) connect(c *conn) {
 	p.conn, p.isReady, p.sent = c, false, 0
-	p.shown = 0
+	p.shown, p.taken, p.isShown = 0, 0, false
 	c.up = append(c.up, message{kind: hello, seq: p.next})
 }
 
@@ -62,6 +64,9 @@ func (p *reporter) forget(acked uint64) {
 
 // acknowledged takes an ack. One for what was not sent yet speaks of a numbering before this one.
 func (p *reporter) acknowledged(a *oracle.Ack) {
+	if a.Counters.Snapshots > p.taken {
+		p.taken, p.isShown = a.Counters.Snapshots, true
+	}
 	if a.Applied < p.next {
 		p.forget(a.Applied)
 	}
@@ -70,14 +75,14 @@ func (p *reporter) acknowledged(a *oracle.Ack) {
 // restart is what the reporter of an engine's own event stream does when the engine starts again and the stream does
 // not break: it goes on with what it gets, and that is numbered from 1.
 func (p *reporter) restart() {
-	p.next, p.shown = 1, 0 // what it owes, it still owes
+	p.next, p.shown, p.isShown = 1, 0, false // what it owes, it still owes
 	p.pending, p.kept, p.sent = nil, nil, 0
 }
 
-// resync takes a request. A snapshot that went out behind the cause answers it; but an operator's wish has no cause to
-// compare with, and a snapshot that was refused is no answer.
+// resync takes a request. A snapshot that went out behind the cause answers it, unless it was taken before the request
+// was made; but an operator's wish has no cause to compare with, and a snapshot that was refused is no answer.
 func (p *reporter) resync(q *oracle.Resync) {
-	if q.Reason == oracle.ResyncOperator || q.Reason == oracle.ResyncBadSnapshot || q.Received >= p.shown {
+	if q.Reason == oracle.ResyncOperator || q.Reason == oracle.ResyncBadSnapshot || q.Received >= p.shown || p.isShown {
 		p.owes = true
 	}
 }
@@ -93,8 +98,8 @@ func (p *reporter) changed(ops []oracle.Op) (gaveUp bool) {
 }
 
 // seal makes a batch of what is pending.
-func (p *reporter) seal() *batch {
-	p.kept = append(p.kept, batch{seq: p.next, ops: p.pending, state: p.r.truth.sets})
+func (p *reporter) seal(tr *tree) *batch {
+	p.kept = append(p.kept, batch{seq: p.next, ops: p.pending, state: p.r.truth.state(tr)})
 	p.pending = nil
 	p.next++
 	return &p.kept[len(p.kept)-1]
@@ -110,9 +115,10 @@ func (p *reporter) flush() (sent []message) {
 }
 
 // digests states the mirror, which shows the last batch when nothing is pending.
-func (p *reporter) digests() (sent []message) {
+func (p *reporter) digests(tr *tree) (sent []message) {
+	now := p.r.truth.state(tr)
 	for t := range fleet.Tier(fleet.NumTiers) {
-		sent = append(sent, message{kind: digest, seq: p.next - 1, tier: t, state: p.r.truth.sets})
+		sent = append(sent, message{kind: digest, seq: p.next - 1, tier: t, state: now})
 	}
 	return sent
 }
@@ -123,7 +129,7 @@ func (p *reporter) digests() (sent []message) {
 // cache.
 func (p *reporter) snapshot(dice *rand.Rand, tr *tree) (sent []message) {
 	seq := p.next - 1
-	p.shown = p.next
+	p.shown, p.isShown = p.next, false
 	if p.ownNumbers || p.isTorn || len(p.pending) > 0 || seq == 0 {
 		seq = p.next
 		p.next++
@@ -137,7 +143,7 @@ func (p *reporter) snapshot(dice *rand.Rand, tr *tree) (sent []message) {
 			}
 		}
 	}
-	state := p.r.truth.sets
+	state := p.r.truth.state(tr)
 	sent = append(sent, message{kind: begin, seq: seq})
 	for len(stores) > 0 {
 		n := min(len(stores), 1+dice.IntN(60))

@@ -224,7 +224,7 @@ func (a *tally) check(t *testing.T) {
 			t.Errorf("%v never happened", fault(f))
 		}
 	}
-	if a.fresh == 0 || a.stale == 0 || a.resyncs == 0 || a.snapshots == 0 || a.found == 0 || a.repeats == 0 {
+	if a.fresh == 0 || a.stale == 0 || a.resyncs == 0 || a.snapshots == 0 || a.found == 0 || a.copies == 0 || a.late == 0 || a.voided == 0 || a.repeats == 0 {
 		t.Errorf("something never happened: %+v", a)
 	}
 }
@@ -239,5 +239,8 @@ func (a *tally) add(b *tally) {
 	a.resyncs += b.resyncs
 	a.snapshots += b.snapshots
 	a.found += b.found
+	a.copies += b.copies
+	a.late += b.late
+	a.voided += b.voided
 	a.repeats += b.repeats
 }

@@ -28,7 +28,7 @@ type message struct {
 	ops    []oracle.Op // changes, chunk
 	tier   fleet.Tier  // digest
 	count  uint64      // end
-	state  sets        // the engine's, at the moment it speaks of
+	state  state       // the engine's, at the moment it speaks of
 	isLame bool        // something is missing in it, or in the snapshot that it ends
 }
 
@@ -82,8 +82,9 @@ type conn struct {
 	isOver  bool                 // the oracle is
 	stalled int                  // steps until it moves again
 
-	building  *contents // twin of the snapshot under way
-	snapshots uint64    // swapped in so far
+	building    *contents // twin of the snapshot under way
+	buildingSeq uint64
+	snapshots   uint64 // swapped in so far
 }
 
 // shadow is what the oracle must believe of a rank: the reports it has said it applied, and nothing else.

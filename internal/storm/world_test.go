@@ -40,6 +40,9 @@ type tally struct {
 	fresh, stale       int            // rows judged
 	resyncs, snapshots int            // asked for in a stream, and swapped in
 	found              int            // losses that only a digest could find
+	copies             int            // of them, those of copies alone
+	late               int            // lost batches that a digest has told of
+	voided             int            // snapshots that a batch came into
 	repeats            int            // batches recognised as repeats on one stream, at most
 }
 
@@ -151,7 +154,7 @@ func (w *world) deliver(c *conn) {
 	case changes:
 		w.afterBatch(c, &m, &ack)
 	case begin:
-		c.building = &contents{isCounted: c.by.isCounted}
+		c.building, c.buildingSeq = &contents{isCounted: c.by.isCounted}, m.seq
 	case chunk:
 		for i := range m.ops {
 			if c.building != nil {

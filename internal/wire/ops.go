@@ -188,7 +188,9 @@ func DecodeDigest(m *kvoraclev1.BlockDigest) (seq uint64, t fleet.Tier, d oracle
 	if !ok {
 		return 0, 0, oracle.Digest{}, invalid("digest.tier", fmt.Sprint(int32(m.GetTier())), "want a known tier")
 	}
-	return m.GetSequence(), t, oracle.Digest{Count: m.GetCount(), XOR: m.GetXor(), Sum: m.GetSum()}, nil
+	return m.GetSequence(), t, oracle.Digest{
+		Count: m.GetCount(), XOR: m.GetXor(), Sum: m.GetSum(), Copies: m.GetCopies(), CopySum: m.GetCopySum(),
+	}, nil
 }
 
 // tier reads a tier; unspecified means device.

@@ -100,7 +100,8 @@ const (
 	RefusalReason_REFUSAL_REASON_UNSERVED_FIELD RefusalReason = 8
 	// A batch at or below the applied sequence whose contents equal what was applied: a repeat.
 	RefusalReason_REFUSAL_REASON_DUPLICATE_BATCH RefusalReason = 9
-	// Arrived while a snapshot was awaited.
+	// A batch that arrived while a snapshot was awaited or under way, or an operation of one whose target's blocks were
+	// dropped meanwhile.
 	RefusalReason_REFUSAL_REASON_AWAITING_SNAPSHOT RefusalReason = 10
 	// A snapshot chunk or end without a begin, or a count that did not match.
 	RefusalReason_REFUSAL_REASON_SNAPSHOT RefusalReason = 11
@@ -189,7 +190,7 @@ const (
 	ResyncReason_RESYNC_REASON_DIGEST_MISMATCH ResyncReason = 3
 	// More orphans than are kept.
 	ResyncReason_RESYNC_REASON_ORPHANS_FULL ResyncReason = 4
-	// A snapshot was refused.
+	// A snapshot was refused: its count did not match, or a later batch came before its end.
 	ResyncReason_RESYNC_REASON_BAD_SNAPSHOT ResyncReason = 5
 	// An operator asked for it.
 	ResyncReason_RESYNC_REASON_OPERATOR ResyncReason = 6
@@ -1224,8 +1225,8 @@ func (x *BlockBatch) GetOps() []*BlockOp {
 // SnapshotBegin starts a full statement of the rank's contents. It is built aside; the former view stays until the end.
 type SnapshotBegin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The snapshot shows the state after this batch; live batches go on with sequence + 1 once it has ended. A snapshot that
-	// shows changes which no batch has carried takes a number of its own, above the last batch's: under that batch's number
+	// The snapshot shows the state after this batch; live batches go on with sequence + 1 once it has ended. One of them
+	// before the end voids the snapshot. A snapshot that shows changes which no batch has carried takes a number of its own, above the last batch's: under that batch's number
 	// a cut and a resume would lose them without a trace.
 	Sequence      uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1370,7 +1371,8 @@ func (x *SnapshotEnd) GetBlockCount() uint64 {
 // cleared or a snapshot came.
 type BlockDigest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// State after this batch. Compared only when it is the last one applied; otherwise counted as skipped.
+	// State after this batch. Compared when it is the last one applied. One that speaks of a later batch proves that batches
+	// were lost: a gap. One that was overtaken is counted as skipped.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Tier; unspecified: device.
 	Tier Tier `protobuf:"varint,2,opt,name=tier,proto3,enum=kvoracle.v1.Tier" json:"tier,omitempty"`
@@ -1379,7 +1381,12 @@ type BlockDigest struct {
 	// XOR of their ids (names).
 	Xor uint64 `protobuf:"fixed64,4,opt,name=xor,proto3" json:"xor,omitempty"`
 	// Sum of their ids modulo 2^64.
-	Sum           uint64 `protobuf:"fixed64,5,opt,name=sum,proto3" json:"sum,omitempty"`
+	Sum uint64 `protobuf:"fixed64,5,opt,name=sum,proto3" json:"sum,omitempty"`
+	// COUNTED: copies of all blocks in the tier. 0 while count is not: neither this nor copy_sum is compared, and a copy that
+	// was lost on the way stays unnoticed until its block is evicted early.
+	Copies uint64 `protobuf:"varint,6,opt,name=copies,proto3" json:"copies,omitempty"`
+	// COUNTED: sum of the ids, each as often as it has copies, modulo 2^64.
+	CopySum       uint64 `protobuf:"fixed64,7,opt,name=copy_sum,json=copySum,proto3" json:"copy_sum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1445,6 +1452,20 @@ func (x *BlockDigest) GetXor() uint64 {
 func (x *BlockDigest) GetSum() uint64 {
 	if x != nil {
 		return x.Sum
+	}
+	return 0
+}
+
+func (x *BlockDigest) GetCopies() uint64 {
+	if x != nil {
+		return x.Copies
+	}
+	return 0
+}
+
+func (x *BlockDigest) GetCopySum() uint64 {
+	if x != nil {
+		return x.CopySum
 	}
 	return 0
 }
@@ -1677,12 +1698,12 @@ func (x *BlocksAccepted) GetMaxMessageBytes() uint32 {
 	return 0
 }
 
-// Refusal names one refused operation.
+// Refusal names one refused operation, or a batch or a part of a snapshot that was refused as a whole.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Batch it was in; 0 inside a snapshot.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Index of the operation in its batch.
+	// Index of the operation in its batch; 0 where the whole was refused.
 	Op uint32 `protobuf:"varint,2,opt,name=op,proto3" json:"op,omitempty"`
 	// Why.
 	Reason RefusalReason `protobuf:"varint,3,opt,name=reason,proto3,enum=kvoracle.v1.RefusalReason" json:"reason,omitempty"`
@@ -1765,17 +1786,17 @@ type BlockCounters struct {
 	Orphans uint64 `protobuf:"varint,5,opt,name=orphans,proto3" json:"orphans,omitempty"`
 	// Operations refused.
 	RefusedOps uint64 `protobuf:"varint,6,opt,name=refused_ops,json=refusedOps,proto3" json:"refused_ops,omitempty"`
-	// Batches recognised as repeats.
+	// Batches recognised as repeats; each is named in refusals, and is no refused operation.
 	DuplicateBatches uint64 `protobuf:"varint,7,opt,name=duplicate_batches,json=duplicateBatches,proto3" json:"duplicate_batches,omitempty"`
 	// Gaps found.
 	Gaps uint64 `protobuf:"varint,8,opt,name=gaps,proto3" json:"gaps,omitempty"`
-	// Batches ignored while a snapshot was awaited.
+	// Batches ignored while a snapshot was awaited or under way; each is named in refusals, and is no refused operation.
 	IgnoredBatches uint64 `protobuf:"varint,9,opt,name=ignored_batches,json=ignoredBatches,proto3" json:"ignored_batches,omitempty"`
 	// Digests that agreed.
 	DigestsMatched uint64 `protobuf:"varint,10,opt,name=digests_matched,json=digestsMatched,proto3" json:"digests_matched,omitempty"`
 	// Digests that did not.
 	DigestsMismatched uint64 `protobuf:"varint,11,opt,name=digests_mismatched,json=digestsMismatched,proto3" json:"digests_mismatched,omitempty"`
-	// Digests for another moment than the last batch applied.
+	// Digests that were not compared: for an earlier moment than the last batch applied, or while a snapshot was awaited.
 	DigestsSkipped uint64 `protobuf:"varint,12,opt,name=digests_skipped,json=digestsSkipped,proto3" json:"digests_skipped,omitempty"`
 	// Snapshots swapped in.
 	Snapshots uint64 `protobuf:"varint,13,opt,name=snapshots,proto3" json:"snapshots,omitempty"`
@@ -2265,13 +2286,15 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\x06stores\x18\x01 \x03(\v2\x18.kvoracle.v1.StoreBlocksR\x06stores\".\n" +
 	"\vSnapshotEnd\x12\x1f\n" +
 	"\vblock_count\x18\x01 \x01(\x04R\n" +
-	"blockCount\"\x8a\x01\n" +
+	"blockCount\"\xbd\x01\n" +
 	"\vBlockDigest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12%\n" +
 	"\x04tier\x18\x02 \x01(\x0e2\x11.kvoracle.v1.TierR\x04tier\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x12\x10\n" +
 	"\x03xor\x18\x04 \x01(\x06R\x03xor\x12\x10\n" +
-	"\x03sum\x18\x05 \x01(\x06R\x03sum\"\x80\x03\n" +
+	"\x03sum\x18\x05 \x01(\x06R\x03sum\x12\x16\n" +
+	"\x06copies\x18\x06 \x01(\x04R\x06copies\x12\x19\n" +
+	"\bcopy_sum\x18\a \x01(\x06R\acopySum\"\x80\x03\n" +
 	"\x13ReportBlocksRequest\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x18.kvoracle.v1.BlocksHelloH\x00R\x05hello\x12/\n" +
 	"\x05batch\x18\x02 \x01(\v2\x17.kvoracle.v1.BlockBatchH\x00R\x05batch\x12C\n" +
