@@ -234,6 +234,14 @@ func (l *Ledger) recount(i uint32, from, to int, tier fleet.Tier, isMore bool) i
 	if to = at; from == to {
 		return 0
 	}
+	d := &l.digests[tier]
+	for _, id := range l.ix.blocks(l.parts[i].segment)[from:to] {
+		if isMore {
+			d.another(block.ID(id))
+		} else {
+			d.fewer(block.ID(id), 1)
+		}
+	}
 	now := l.spare[:0]
 	push := func(s span) {
 		if s.from >= s.to {

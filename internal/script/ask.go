@@ -140,6 +140,12 @@ func (r *Runner) progress(ctx context.Context, verb string, args []string, o map
 	}
 	e := &kvoraclev1.ProgressEvent{DecisionId: id}
 	switch verb {
+	case "sent":
+		worker, rank, err := target(args[1])
+		if err != nil {
+			return "", err
+		}
+		e.Step = &kvoraclev1.ProgressEvent_Dispatched{Dispatched: &kvoraclev1.Dispatched{Target: &kvoraclev1.Target{WorkerId: worker, DpRank: rank}}}
 	case "first":
 		e.Step = &kvoraclev1.ProgressEvent_FirstToken{FirstToken: &kvoraclev1.FirstToken{}}
 	case "gen":

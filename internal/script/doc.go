@@ -48,7 +48,8 @@
 //	    OPTIONS: model= lora= salt= img= as=NAME session= deny=W,W allow=W,W phase= scheme= hashes=BLOCKSIZE label.K=V id=
 //	    img=FIRST+COUNT:NAME,... are images under COUNT tokens of the prompt from FIRST on; in an RB line, of the prompts whose
 //	    blocks it names
-//	first NAME | gen NAME n | free NAME [cached=] | cancel NAME | fail NAME    a routed request goes on
+//	sent NAME W[/rank] | first NAME | gen NAME n | free NAME [cached=] | cancel NAME | fail NAME    a routed request goes on
+//	register W               adds a worker that does not report by itself
 //	drain W | undrain W | remove W | invalidate W | list
 //	load W[/rank]            requests in flight, own bookings among them, prefill waiting, and how that is known
 package script

@@ -69,7 +69,7 @@ func (r *Runner) Step(ctx context.Context, line string) (string, error) {
 	verb, args := c.words[0], c.words[1:]
 	need := map[string]int{
 		"worker": 1, "RB": 2, "cut": 1, "RL": 1, "RT": 1, "ov": 1, "first": 1, "gen": 2, "free": 1,
-		"cancel": 1, "fail": 1, "drain": 1, "undrain": 1, "remove": 1, "invalidate": 1, "list": 0, "load": 1,
+		"cancel": 1, "fail": 1, "sent": 2, "register": 1, "drain": 1, "undrain": 1, "remove": 1, "invalidate": 1, "list": 0, "load": 1,
 	}
 	n, known := need[verb]
 	if !known || len(args) < n {
@@ -87,7 +87,7 @@ func (r *Runner) Step(ctx context.Context, line string) (string, error) {
 		return r.reportLoad(ctx, args[0], c.options)
 	case "RT", "ov":
 		return r.ask(ctx, verb == "ov", args, c.options)
-	case "first", "gen", "free", "cancel", "fail":
+	case "first", "gen", "free", "cancel", "fail", "sent":
 		return r.progress(ctx, verb, args, c.options)
 	default:
 		return r.operate(ctx, verb, args)
@@ -180,6 +180,9 @@ func target(s string) (name string, rank uint32, err error) {
 // operate runs an operator's command.
 func (r *Runner) operate(ctx context.Context, verb string, args []string) (string, error) {
 	switch verb {
+	case "register":
+		_, err := r.fleet.RegisterWorker(ctx, &kvoraclev1.RegisterWorkerRequest{Spec: r.worker(args[0]).spec(args[0])})
+		return done(err)
 	case "drain", "undrain":
 		_, err := r.fleet.DrainWorker(ctx, &kvoraclev1.DrainWorkerRequest{WorkerId: args[0], Undo: verb == "undrain"})
 		return done(err)
