@@ -1,26 +1,20 @@
 package index
 
-import (
-	"math/bits"
-	"slices"
-	"sync/atomic"
-)
+import "math/bits"
 
 const (
-	chunkBits  = 13
-	chunkWords = 1 << chunkBits
 	numClasses = 176
 	limboMost  = 16 // how many freed pieces wait before somebody looks whether their time has come
 )
 
-// arena hands out pieces of 64-bit words without pointers, so that the garbage collector sees a few large objects whatever
-// is in them. A piece is named by its position, 0 is none. Writers hold the shard's lock; readers look words up by
-// position without one.
+// arena hands out pieces of the index's words. A piece is named by its position, 0 is none. Writers hold the shard's lock;
+// readers look words up by position without one.
 type arena struct {
-	chunks atomic.Pointer[[][]uint64]
-	end    uint32             // first word never handed out
-	free   [numClasses]uint32 // heads of lists threaded through the pieces' first words
-	limbo  []deadPiece
+	space *space
+	at    uint32             // first word of the run in use that was never handed out
+	end   uint64             // where that run ends
+	free  [numClasses]uint32 // heads of lists threaded through the pieces' first words
+	limbo []deadPiece
 }
 
 // deadPiece is freed, but a reader may still be in it.
@@ -28,11 +22,6 @@ type deadPiece struct {
 	epoch uint64
 	pos   uint32
 	class uint16
-}
-
-func (a *arena) init() {
-	a.chunks.Store(new([][]uint64))
-	a.end = 1
 }
 
 // classOf rounds a size up to the next one that is kept: multiples of four up to 64, then eight to each doubling.
@@ -47,32 +36,47 @@ func classOf(n int) (class, size int) {
 	return 17 + (e-7)*8 + m - 9, m * step
 }
 
-// words are the first n of a piece.
-func (a *arena) words(pos uint32, n int) []uint64 {
-	c := (*a.chunks.Load())[pos>>chunkBits]
-	i := int(pos & (chunkWords - 1))
-	return c[i : i+n : i+n]
-}
-
 // take finds a piece for n words; what is in it is left over from before. Its capacity is classOf's size.
 func (a *arena) take(n int) uint32 {
 	class, size := classOf(n)
 	if pos := a.free[class]; pos != 0 {
-		a.free[class] = uint32(a.words(pos, 1)[0])
+		a.free[class] = uint32(*a.space.words.at(pos))
 		return pos
 	}
-	old := *a.chunks.Load()
-	if i := int(a.end & (chunkWords - 1)); len(old) == 0 || i == 0 || i+size > chunkWords {
-		all := append(slices.Clone(old), make([]uint64, max(size, chunkWords)))
-		a.chunks.Store(&all)
-		if a.end = uint32(len(old)) << chunkBits; a.end == 0 {
-			a.end = 4
-		}
+	if size > gridLeast {
+		return a.space.take(bits.Len(uint(size - 1)))
 	}
-	pos := a.end
-	// A piece larger than a chunk has one to itself.
-	a.end += uint32(min(size, chunkWords))
+	if uint64(a.at)+uint64(size) > a.end {
+		pos := a.space.take(gridBits)
+		a.scrap()
+		a.at, a.end = max(pos, 4), uint64(pos)+gridLeast
+	}
+	pos := a.at
+	a.at += uint32(size)
 	return pos
+}
+
+// scrap keeps what is left of a run.
+func (a *arena) scrap() {
+	for n := int(a.end - uint64(a.at)); n >= 4; {
+		class, size := classOf(n)
+		if size > n {
+			class--
+			size = sizeOf(class)
+		}
+		*a.space.words.at(a.at) = uint64(a.free[class])
+		a.free[class] = a.at
+		a.at += uint32(size)
+		n -= size
+	}
+}
+
+// sizeOf is the size of a class.
+func sizeOf(class int) int {
+	if class <= 16 {
+		return class * 4
+	}
+	return ((class-17)%8 + 9) << ((class-17)/8 + 3)
 }
 
 // retire frees a piece once nobody can be in it.
@@ -90,7 +94,7 @@ func (a *arena) sweep(oldest uint64) {
 	n := 0
 	for ; n < len(a.limbo) && a.limbo[n].epoch < oldest; n++ {
 		d := a.limbo[n]
-		a.words(d.pos, 1)[0] = uint64(a.free[d.class])
+		*a.space.words.at(d.pos) = uint64(a.free[d.class])
 		a.free[d.class] = d.pos
 	}
 	a.limbo = a.limbo[:copy(a.limbo, a.limbo[n:])]

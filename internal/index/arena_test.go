@@ -24,8 +24,7 @@ func TestClasses(t *testing.T) {
 func TestPiecesWaitForReaders(t *testing.T) {
 	var e epochs
 	e.init()
-	var a arena
-	a.init()
+	a := arena{space: &space{mem: new(memory)}}
 	r := e.join()
 	r.enter(&e)
 	pos := a.take(100)

@@ -20,7 +20,7 @@
 //
 // Contents are stored once, whoever holds them. A segment is up to 512 consecutive blocks of a chain and the id that the
 // first one follows. It grows at its end and is cut there; chains that part ways inside it go on in other segments, and
-// nothing is ever split. A table of 32-bit locations, in which ids are looked up where they stand, finds blocks by id.
+// nothing is ever split. Tables of 32-bit locations, in which ids are looked up where they stand, find blocks by id.
 //
 // What a ledger has of a segment is a part: nearly always so many leading blocks, once each, in the device. The segment's
 // list has a member for it, one word: target, slot, and how many leading blocks have a level. Holes, copies, farther tiers
@@ -74,7 +74,7 @@
 //
 // Match takes none and writes only to a cache line of its core's. Writers, in this order:
 //
-//	Ledger.mu, garbage.mu, Index.mu; Ledger.mu, shard.mu, table.mu
+//	Ledger.mu, garbage.mu, Index.mu; Ledger.mu, shard.mu, table.mu, space.mu
 //
 // At most one lock of a kind is held. Segments are spread over 64 shards by their first block and locations over 256 tables
 // by id, so that writers below one hot prompt meet only where they enter its list.
@@ -87,7 +87,7 @@
 // Bytes for a block that one target holds, in chains of 155:
 //
 //	id            8    and about 0.7 for pieces not full, freed or waiting
-//	location      6.3  5.3 in lines that are 74 to 92 % full
+//	location      6.3  5.3 in lines that are 74 to 92 % full, at any time some tables more and some less
 //	segment       0.5  64 for each, with the member of a single holder
 //	part          0.4  48 for each
 //	together     15.9  16.5 measured, the process and its runtime included
@@ -104,5 +104,10 @@
 // each ledger's size and one at each part of the one that gives, for at least a 64th of what that has; only its own
 // operations wait meanwhile.
 //
-// The arenas' memory is kept for reuse and not given back to the system. Tables and the parts of ledgers are.
+// # Memory
+//
+// Ids, lists, tables and segments lie in grids, which double in place: a position leads to the memory with one look at a
+// directory that is always in the cache. Chunks of 2 MiB and more come straight from the system, on Linux in large pages,
+// outside of the garbage collector's heap; they go back when the index is collected, not before. What one of them has freed
+// the others use. The parts of ledgers are in the heap.
 package index

@@ -1,7 +1,6 @@
 package index
 
 import (
-	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -12,6 +11,7 @@ import (
 const (
 	defaultMaxBlocks  = 64 << 20
 	defaultMaxOrphans = 4096
+	mostBlocks        = 1 << 29 // what the positions of 32 bits are enough for
 )
 
 // Config bounds an index. The zero value runs.
@@ -19,7 +19,7 @@ type Config struct {
 	// MaxBlocks bounds the entries of all ledgers together: visible ones, ones built aside, and dropped ones that
 	// Reclaim has not reached. An entry is a block that one target holds, in whatever tiers, or a parent that was named
 	// but is not held. About 10 to 16 bytes each in long chains; see doc.go. Beyond it the largest ledgers give up
-	// blocks; see evict.go. 0: 64 Mi; at most 2^31-1.
+	// blocks; see evict.go. 0: 64 Mi; at most 2^29.
 	MaxBlocks int
 	// MaxOrphans bounds, for each visible ledger, the blocks that were stored under a parent which was not there and
 	// still is not. 0: 4,096.
@@ -73,6 +73,7 @@ type Index struct {
 	born    uint64    // ledgers ever made
 
 	_      [64]byte
+	space  space
 	shards [numShards]shard
 	tables [numTables]table
 }
@@ -82,17 +83,16 @@ func New(c Config) *Index {
 	if c.MaxBlocks <= 0 {
 		c.MaxBlocks = defaultMaxBlocks
 	}
-	c.MaxBlocks = min(c.MaxBlocks, math.MaxInt32)
+	c.MaxBlocks = min(c.MaxBlocks, mostBlocks)
 	ix := &Index{maxOrphans: c.OrphanLimit(), visible: make(map[fleet.TargetID]*Ledger)}
 	ix.budget.max = int64(c.MaxBlocks)
+	ix.space.mem = new(memory)
+	runtime.AddCleanup(ix, (*memory).free, ix.space.mem)
 	ix.epochs.init()
 	ix.pool = newPool(&ix.epochs)
 	ix.view.Store(new([]uint64))
 	for i := range ix.shards {
-		ix.shards[i].init()
-	}
-	for i := range ix.tables {
-		ix.tables[i].init(i)
+		ix.shards[i].init(&ix.space)
 	}
 	return ix
 }

@@ -137,10 +137,13 @@ func checkMemory(t *testing.T, ix *Index) (listed int) {
 	heads := make(map[Parent]map[block.ID]bool)
 	for i := range ix.tables {
 		n := 0
-		s := ix.tables[i].store.Load()
-		passed := make([]uint32, s.lines)
-		for line := range s.lines {
-			for _, w := range s.line(line)[lineFirst:] {
+		s := ix.load(&ix.tables[i])
+		farther := make([]uint32, groupMost<<s.log)
+		for line := range uint32(len(farther)) {
+			if line%groupMost >= s.size {
+				continue
+			}
+			for k, w := range s.line(line)[lineFirst:] {
 				if w == 0 {
 					continue
 				}
@@ -148,9 +151,18 @@ func checkMemory(t *testing.T, ix *Index) (listed int) {
 				at := location(w)
 				found[at.segment()]++
 				id := ix.blocks(at.segment())[at.index()]
-				home, _ := s.home(mix(block.ID(id)))
-				for k := home; k != line; k = s.next(k) {
-					passed[k]++
+				home, first, tag := s.home(mix(block.ID(id)))
+				if ix.table(mix(block.ID(id))) != &ix.tables[i] {
+					t.Errorf("%d is in table %d", id, i)
+				}
+				if line-first >= groupMost && s.line(line)[lineNotes]&foreignBit == 0 {
+					t.Errorf("%v, of group %d, is in line %d unnoted", at, first/groupMost, line)
+				}
+				if got := s.line(line)[k/4]>>(8*(k%4))&0xff<<2 | tagOf(s.line(line)[lineNotes], k); got != tag {
+					t.Errorf("%v has tag %x, want %x", at, got, tag)
+				}
+				for k := home; k != line; k = s.next(k, home, first) {
+					farther[k]++
 				}
 				names[block.ID(id)]++
 				isThere := false
@@ -174,8 +186,11 @@ func checkMemory(t *testing.T, ix *Index) (listed int) {
 				}
 			}
 		}
-		for line, want := range passed {
-			if got := s.line(uint64(line))[lineNotes] & passedMask; got != want {
+		for line, want := range farther {
+			if line%groupMost >= int(s.size) {
+				continue
+			}
+			if got := passed(s.line(uint32(line))[lineNotes]); got != min(want, passedMost) && got != passedMost {
 				t.Errorf("table %d, line %d: %d passed, want %d", i, line, got, want)
 			}
 		}

@@ -79,7 +79,7 @@ func (l *Ledger) Remove(ids []block.ID, tier fleet.Tier) (removed, unknown int) 
 		return 0, len(ids)
 	}
 	before := l.entries
-	q.warmth += l.ix.warm(ids[:min(len(ids), warmMost)])
+	q.plan.warm(l.ix, ids, 0)
 	for n := 0; n < len(ids); n++ {
 		id := ids[n]
 		at := l.near(id)

@@ -122,6 +122,28 @@ func (l *Ledger) put(at place, id block.ID, up place, copies [fleet.NumTiers]uin
 	}
 }
 
+// putPlain is put for blocks that follow one another, nobody has named before, and are held as most are, where all before
+// them are held so, too. It does nothing if that is not so.
+func (l *Ledger) putPlain(at place, ids []block.ID, up place) bool {
+	p := &l.parts[at.part]
+	if p.flags&hasSpans != 0 || int(p.plain) != at.index {
+		return false
+	}
+	n := uint16(len(ids))
+	p.plain += n
+	p.held += n
+	l.held += len(ids)
+	l.entries += len(ids)
+	for _, id := range ids {
+		l.digests[fleet.Device].add(id)
+	}
+	l.soil(at.part)
+	if at.index == 0 {
+		l.hang(at.part, up)
+	}
+	return true
+}
+
 // revive connects what has waited for a block with the place where it has come.
 //
 // A reporter that names one block in two ways can make successors wait in a segment where the block does not stand now,
@@ -205,7 +227,7 @@ func (l *Ledger) move(from, up place) {
 	}
 	parent := Parent{ID: l.id(up)}
 	for n := 0; n < len(ids); {
-		at, got := l.claim(up, parent, ids[n:])
+		at, got := l.claim(up, parent, ids[n:], nil)
 		if got == 0 {
 			// No segment is left in the index: the blocks are given up.
 			for _, m := range all[n:] {

@@ -37,7 +37,7 @@ func (ix *Index) listed(h handle, key member) (p uint32, ok bool) {
 		}
 		return uint32(atomic.LoadUint64(&s.link) >> 32), true
 	}
-	w := ix.shard(h).arena.words(pos, 2*n)
+	w := ix.words(pos, 2*n)
 	i, ok := find(w[:n], key)
 	if !ok {
 		return 0, false
@@ -79,6 +79,14 @@ func (c *covers) members(key member, buf *[fleet.NumTiers]uint64) []uint64 {
 // Reach 0 takes the ledger off. The caller holds the shard's lock.
 func (ix *Index) enlist(h handle, key member, p uint32, reach int, c *covers) {
 	sh, s := ix.shard(h), ix.segment(h)
+	if s.list.Load()>>32 == 1 && reach > 0 && c[0] == c[fleet.NumTiers-1] && member(s.only.Load()).key() == key {
+		// Nearly always.
+		before := int(uint32(s.link))
+		s.only.Store(uint64(key) | uint64(c[0]))
+		s.setLink(p, reach)
+		ix.shrink(h, before, reach)
+		return
+	}
 	var buf [fleet.NumTiers]uint64
 	var now []uint64
 	if reach > 0 {
@@ -92,7 +100,7 @@ func (ix *Index) enlist(h handle, key member, p uint32, reach int, c *covers) {
 		one = [2]uint64{s.only.Load(), s.link}
 		w = one[:]
 	case n > 1:
-		w = sh.arena.words(pos, 2*n)
+		w = ix.words(pos, 2*n)
 	}
 	i, _ := find(w[:n], key)
 	end := i
@@ -117,7 +125,12 @@ func (ix *Index) enlist(h handle, key member, p uint32, reach int, c *covers) {
 	} else {
 		ix.replace(sh, s, w, i, end, now, l)
 	}
-	if _, length := splitBody(s.body.Load()); before == length && reach < before {
+	ix.shrink(h, before, reach)
+}
+
+// shrink shortens a segment if a part that reached to its end does no longer, and no other does.
+func (ix *Index) shrink(h handle, before, reach int) {
+	if _, length := splitBody(ix.segment(h).body.Load()); before == length && reach < before {
 		if most := ix.reach(h); most < length {
 			ix.trim(h, most)
 		}
@@ -142,7 +155,7 @@ func (ix *Index) replace(sh *shard, s *segment, w []uint64, i, end int, now []ui
 	var pos uint32
 	if m > 1 {
 		pos = sh.arena.take(2 * m)
-		to = sh.arena.words(pos, 2*m)[:0]
+		to = ix.words(pos, 2*m)[:0]
 	}
 	to = append(append(append(to, w[:i]...), now...), w[end:n]...)
 	to = append(to, w[n:n+i]...)
@@ -175,10 +188,16 @@ func (ix *Index) reach(h handle) int {
 		return int(uint32(s.link))
 	}
 	most := uint32(0)
-	for _, l := range ix.shard(h).arena.words(pos, 2*n)[n:] {
+	for _, l := range ix.words(pos, 2*n)[n:] {
 		most = max(most, uint32(l))
 	}
 	return int(most)
+}
+
+// isOnly reports whether a list has one member.
+func (ix *Index) isOnly(h handle) bool {
+	n, _ := splitList(ix.segment(h).list.Load())
+	return n == 1
 }
 
 // keys lists whose members a list has, for tests.
@@ -191,7 +210,7 @@ func (ix *Index) keys(h handle) []member {
 	case 1:
 		out = append(out, member(s.only.Load()))
 	default:
-		for _, m := range ix.shard(h).arena.words(pos, 2*n)[:n] {
+		for _, m := range ix.words(pos, 2*n)[:n] {
 			out = append(out, member(m))
 		}
 	}

@@ -13,8 +13,7 @@ type query struct {
 	reader *reader
 	finds  []addition
 	plan   plan
-	reads  int    // lists looked at
-	warmth uint32 // see warm
+	reads  int // lists looked at
 }
 
 // addition is what a segment adds to a match.
@@ -135,7 +134,7 @@ func (ix *Index) begin(h handle, view []uint64, used uint64, dst []Match) (_ []M
 		one[0] = s.only.Load()
 		w = one[:]
 	default:
-		w = ix.shard(h).arena.words(pos, n)
+		w = ix.words(pos, n)
 	}
 	k := len(dst)
 	dst = slices.Grow(dst, n)
@@ -187,7 +186,7 @@ func (ix *Index) collect(q *query, h handle, view []uint64, depth int, found []M
 		one[0] = s.only.Load()
 		w = one[:]
 	default:
-		w = ix.shard(h).arena.words(pos, n)
+		w = ix.words(pos, n)
 	}
 	next := 0
 	for i := range w {

@@ -55,15 +55,10 @@ func TestReclaimReturnsMemoryInSteps(t *testing.T) {
 }
 
 // footprint is the memory that segments, lists and tables use, in words.
-func footprint(ix *Index) (n int) {
+func footprint(ix *Index) int {
+	n := int(ix.space.end)
 	for i := range ix.shards {
-		for _, c := range *ix.shards[i].arena.chunks.Load() {
-			n += len(c)
-		}
-		n += len(*ix.shards[i].segs.Load()) * segChunk * 8
-	}
-	for i := range ix.tables {
-		n += len(ix.tables[i].store.Load().words) / 2
+		n += int(ix.shards[i].end) * 8
 	}
 	return n
 }
@@ -107,7 +102,8 @@ func TestTablesShrink(t *testing.T) {
 	l := publish(ix, 1, chain, blocks)
 	lines := func() (n int) {
 		for i := range ix.tables {
-			n += int(ix.tables[i].store.Load().lines)
+			s := ix.load(&ix.tables[i])
+			n += s.lines()
 		}
 		return n
 	}

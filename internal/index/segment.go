@@ -1,7 +1,6 @@
 package index
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -12,8 +11,6 @@ import (
 const (
 	shardBits  = 6
 	numShards  = 1 << shardBits
-	segBits    = 8
-	segChunk   = 1 << segBits
 	maxSegs    = 1<<(32-indexBits) - 1<<shardBits
 	indexBits  = 9              // of a location; the others are the handle
 	segmentMax = 1 << indexBits // blocks in a segment
@@ -64,7 +61,7 @@ func (m member) cover() int             { return int(m & (1<<coverBits - 1)) }
 type segment struct {
 	head   block.ID      // the first block again, so that a look-up needs no other line
 	parent block.ID      // unless isRoot
-	body   atomic.Uint64 // position of the blocks, length in the lower 16 bits
+	body   atomic.Uint64 // position of the blocks, length in the lower 16 bits, in the upper 16 how many are written
 	list   atomic.Uint64 // number of members, position of the list in the lower 32 bits
 	only   atomic.Uint64 // the member, if there is one
 	link   uint64        // and its part and reach; see list.go
@@ -74,15 +71,18 @@ type segment struct {
 	_      [8]byte
 }
 
-func makeBody(pos uint32, n int) uint64      { return uint64(pos)<<16 | uint64(n) }
+func makeBody(pos uint32, n, written int) uint64 {
+	return uint64(written)<<48 | uint64(pos)<<16 | uint64(n)
+}
 func splitBody(b uint64) (pos uint32, n int) { return uint32(b >> 16), int(b & 0xffff) }
+func written(b uint64) int                   { return int(b >> 48) }
 
 // shard is a part of all segments with the memory they use.
 type shard struct {
 	mu    sync.Mutex // for all changes of its segments
 	arena arena
-	segs  atomic.Pointer[[]*[segChunk]segment]
 	end   uint32   // first number never used
+	most  uint64   // handles below have memory
 	free  []uint32 // numbers
 	limbo []deadSegment
 
@@ -94,27 +94,29 @@ type deadSegment struct {
 	n     uint32
 }
 
-func (s *shard) init() {
-	s.arena.init()
-	s.segs.Store(new([]*[segChunk]segment))
+func (s *shard) init(space *space) {
+	s.arena.space = space
 	s.end = 1
 }
 
 func (ix *Index) shard(h handle) *shard { return &ix.shards[h&(numShards-1)] }
 
-func (ix *Index) segment(h handle) *segment {
-	n := h >> shardBits
-	return &(*ix.shard(h).segs.Load())[n>>segBits][n&(segChunk-1)]
-}
+func (ix *Index) segment(h handle) *segment { return ix.space.segments.at(uint32(h)) }
+
+// words are the first n of a piece.
+func (ix *Index) words(pos uint32, n int) []uint64 { return ix.space.words.slice(pos, n) }
 
 // blocks are a segment's.
 func (ix *Index) blocks(h handle) []uint64 {
 	pos, n := splitBody(ix.segment(h).body.Load())
-	return ix.shard(h).arena.words(pos, n)
+	return ix.words(pos, n)
 }
 
 // newSegment makes a segment that nobody knows and that shows none of its blocks. It returns 0 if there are too many.
 func (ix *Index) newSegment(p Parent, ids []block.ID) handle {
+	if ix.space.isTight.Load() {
+		return 0
+	}
 	at := mix(ids[0]) >> 20 % numShards
 	sh := &ix.shards[at]
 	sh.mu.Lock()
@@ -128,13 +130,12 @@ func (ix *Index) newSegment(p Parent, ids []block.ID) handle {
 			return 0
 		}
 		n = sh.end
-		if old := *sh.segs.Load(); int(n>>segBits) == len(old) {
-			all := append(slices.Clone(old), new([segChunk]segment))
-			sh.segs.Store(&all)
-		}
 		sh.end++
 	}
 	h := handle(n<<shardBits | uint32(at))
+	if uint64(h) >= sh.most {
+		sh.most = ix.space.segmentsTo(h)
+	}
 	s := ix.segment(h)
 	s.head, s.parent, s.isRoot = ids[0], p.ID, p.IsRoot
 	s.list.Store(0)
@@ -142,16 +143,16 @@ func (ix *Index) newSegment(p Parent, ids []block.ID) handle {
 	_, size := classOf(len(ids))
 	s.room, s.high = uint16(size), 0
 	pos := sh.arena.take(len(ids))
-	w := sh.arena.words(pos, len(ids))
+	w := ix.words(pos, len(ids))
 	for i, id := range ids {
 		w[i] = uint64(id)
 	}
-	s.body.Store(makeBody(pos, 0))
+	s.body.Store(makeBody(pos, 0, len(ids)))
 	return h
 }
 
-// extend writes blocks after the end, where nobody sees them yet; see index. The caller holds the shard's lock and has
-// seen that they fit.
+// extend writes blocks after the end, where they are found by id as soon as they are in the table, and no chain leads to
+// them yet; see index. The caller holds the shard's lock and has seen that they fit.
 func (ix *Index) extend(h handle, ids []block.ID) {
 	sh, s := ix.shard(h), ix.segment(h)
 	pos, n := splitBody(s.body.Load())
@@ -159,18 +160,19 @@ func (ix *Index) extend(h handle, ids []block.ID) {
 	if int(s.high) > n || want > int(s.room) {
 		pos = ix.move(sh, s, n, want)
 	}
-	w := sh.arena.words(pos, want)
+	w := ix.words(pos, want)
 	for i, id := range ids {
 		w[n+i] = uint64(id)
 	}
+	s.body.Store(makeBody(pos, n, want))
 }
 
 // move copies a segment's first n blocks to a piece with room for others, and shows them there.
 func (ix *Index) move(sh *shard, s *segment, n, room int) uint32 {
 	from, _ := splitBody(s.body.Load())
 	to := sh.arena.take(room)
-	copy(sh.arena.words(to, n), sh.arena.words(from, n))
-	s.body.Store(makeBody(to, n))
+	copy(ix.words(to, n), ix.words(from, n))
+	s.body.Store(makeBody(to, n, n))
 	sh.arena.retire(&ix.epochs, from, int(s.room))
 	_, size := classOf(room)
 	s.room, s.high = uint16(size), uint16(n)
@@ -181,25 +183,25 @@ func (ix *Index) move(sh *shard, s *segment, n, room int) uint32 {
 func (s *segment) show(n int) {
 	pos, _ := splitBody(s.body.Load())
 	s.high = max(s.high, uint16(n))
-	s.body.Store(makeBody(pos, n))
+	s.body.Store(makeBody(pos, n, n))
 }
 
 // trim shortens a segment to n blocks, or ends it. The caller holds the shard's lock; nobody reaches farther.
 func (ix *Index) trim(h handle, n int) {
 	sh, s := ix.shard(h), ix.segment(h)
 	pos, old := splitBody(s.body.Load())
-	ids := sh.arena.words(pos, old)
+	ids := ix.words(pos, old)
 	for i := old - 1; i >= n; i-- {
-		ix.table(block.ID(ids[i])).remove(ix, block.ID(ids[i]), at(h, i))
+		ix.remove(block.ID(ids[i]), at(h, i))
 	}
 	switch {
 	case n == 0:
-		s.body.Store(makeBody(pos, 0))
+		s.body.Store(makeBody(pos, 0, 0))
 		ix.bury(h)
 	case int(s.room) > 16 && n < int(s.room)/2:
 		ix.move(sh, s, n, n)
 	default:
-		s.body.Store(makeBody(pos, n))
+		s.body.Store(makeBody(pos, n, n))
 	}
 }
 

@@ -10,13 +10,18 @@ import (
 
 // plan is the working memory of one store.
 type plan struct {
-	held  []place // where each block of the list is held; part 0: it is new
-	seen  map[block.ID]int
-	fresh int // new blocks
-	costs int // entries
+	held []place // where each block of the list is held; part 0: it is new
+	// versions of the tables in which new blocks were not found at all; 0: not so
+	versions []uint64
+	seen     map[block.ID]int
+	fresh    int // new blocks
+	costs    int // entries
+	// hasGhosts is set if a new block is one that was named as a parent.
+	hasGhosts bool
+	warmth    uint32 // see warm
 }
 
-// warmMost is how many lines are looked at ahead: what a core's first cache can keep.
+// warmMost is how many blocks' lines in the tables are looked at ahead: what a core's first cache can keep.
 const warmMost = 128
 
 // isAgain marks, as a part, a block that stands in the list before.
@@ -53,7 +58,6 @@ func (l *Ledger) store(p Parent, ids []block.ID, tier fleet.Tier, isRestored boo
 			l.ix.budget.give(room)
 			return StoreResult{Refused: Dropped}
 		}
-		q.warmth += l.ix.warm(ids[:min(len(ids), warmMost)])
 		up = l.seek(p)
 		// Nothing that Match can see changes before the whole list is known to be good.
 		refused = l.check(pl, up, p, ids, math.MaxInt)
@@ -146,7 +150,8 @@ func (l *Ledger) seek(p Parent) place {
 // check looks each block up, counts what is new, and finds contradictions. It stops when more than room entries would
 // be needed.
 func (l *Ledger) check(pl *plan, up place, p Parent, ids []block.ID, room int) Refusal {
-	pl.held, pl.fresh, pl.costs = pl.held[:0], 0, 0
+	pl.held, pl.versions, pl.fresh, pl.costs = pl.held[:0], pl.versions[:0], 0, 0
+	pl.hasGhosts = false
 	clear(pl.seen)
 	if !p.IsRoot && up.part == 0 {
 		if _, ok := l.ghosts[p.ID]; !ok {
@@ -157,28 +162,44 @@ func (l *Ledger) check(pl *plan, up place, p Parent, ids []block.ID, room int) R
 	}
 	// Where the chain is found in memory, held or not.
 	var trail trail
+	cold := 0 // the first block whose line nobody has looked at
 	if up.part != 0 {
-		trail.at(l.ix, l.parts[up.part].segment, up)
+		h := l.parts[up.part].segment
+		if trail.at(l.ix, h, up); up.index+1 == len(trail.w) && l.ix.isOnly(h) {
+			// It goes on where nobody else has been: everything will be new.
+			cold = pl.warm(l.ix, ids, 0)
+		}
 	}
 	for n, id := range ids {
 		before := p
 		if n > 0 {
 			if id == ids[n-1] {
-				pl.held = append(pl.held, place{part: isAgain})
+				pl.is(place{part: isAgain}, 0)
 				continue
 			}
 			before = Parent{ID: ids[n-1]}
 		}
+		var version uint64
 		if !trail.goOn(id) {
-			if h := l.ix.head(before, id); h != 0 {
-				i, _ := l.ix.listed(h, l.key)
-				trail.at(l.ix, h, place{i, 0})
+			var isKnown bool
+			if isKnown, version = l.ix.isKnown(id); !isKnown {
+				if n >= cold {
+					cold = pl.warm(l.ix, ids, n+1)
+				}
+			} else {
+				version = 0
+				if h := l.ix.head(before, id); h != 0 {
+					i, _ := l.ix.listed(h, l.key)
+					trail.at(l.ix, h, place{i, 0})
+				}
 			}
 		}
 		at := place{}
 		switch {
 		case trail.here.part != 0 && l.holds(trail.here):
 			at = trail.here
+		case version != 0:
+			// There is no block of this name.
 		case trail.w != nil && l.ix.twins.Load() == 0:
 			// There is one block of this name, and the ledger does not hold it.
 		default:
@@ -188,7 +209,7 @@ func (l *Ledger) check(pl *plan, up place, p Parent, ids []block.ID, room int) R
 			if l.parent(at) != before {
 				return ParentConflict
 			}
-			pl.held = append(pl.held, at)
+			pl.is(at, 0)
 			if trail.w == nil {
 				trail.at(l.ix, l.parts[at.part].segment, at)
 			}
@@ -203,11 +224,13 @@ func (l *Ledger) check(pl *plan, up place, p Parent, ids []block.ID, room int) R
 				if first != before {
 					return ParentConflict
 				}
-				pl.held = append(pl.held, place{part: isAgain})
+				pl.is(place{part: isAgain}, 0)
 				continue
 			}
 		}
-		if _, ok := l.ghosts[id]; !ok && (p.IsRoot || id != p.ID) {
+		if _, isGhost := l.ghosts[id]; isGhost {
+			pl.hasGhosts = true
+		} else if p.IsRoot || id != p.ID {
 			if pl.costs++; pl.costs > room {
 				pl.costs--
 				return Capacity
@@ -215,9 +238,21 @@ func (l *Ledger) check(pl *plan, up place, p Parent, ids []block.ID, room int) R
 		}
 		pl.fresh++
 		pl.note(id, n)
-		pl.held = append(pl.held, place{})
+		pl.is(place{}, version)
 	}
 	return None
+}
+
+// warm looks at some lines of the tables ahead, so that the waits for memory overlap, and returns where it stopped.
+func (pl *plan) warm(ix *Index, ids []block.ID, from int) int {
+	to := min(len(ids), from+warmMost)
+	pl.warmth += ix.warm(ids[min(from, to):to])
+	return to
+}
+
+// is notes where a block is held.
+func (pl *plan) is(at place, version uint64) {
+	pl.held, pl.versions = append(pl.held, at), append(pl.versions, version)
 }
 
 // shortList is how many blocks are looked through rather than hashed.
@@ -305,10 +340,17 @@ func (l *Ledger) apply(pl *plan, up place, p Parent, ids []block.ID, tier fleet.
 		if up.part == 0 && !p.IsRoot {
 			up = l.find(p.ID) // it may have come with this list
 		}
-		at, got := l.claim(up, p, ids[n:end])
+		at, got := l.claim(up, p, ids[n:end], pl.versions[n:end])
 		if got == 0 {
 			r.Refused = Capacity
 			break
+		}
+		if !isOrphan && tier == fleet.Device && pl.fresh == len(ids) && !pl.hasGhosts && l.putPlain(at, ids[n:n+got], up) {
+			n += got
+			at.index += got - 1
+			r.Stored += got
+			up, p = at, Parent{ID: ids[n-1]}
+			continue
 		}
 		for range got {
 			id := ids[n]

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/kvoracle/kvoracle/internal/block"
 )
@@ -15,13 +16,16 @@ const (
 	lineWords     = 16
 	lineNotes     = 3
 	lineFirst     = 4 // the first location
-	// The notes count what belongs here or before but is farther on for want of room, and above that have a bit for each
-	// location that itself belongs to a line before.
-	passedBits = 20
-	passedMask = 1<<passedBits - 1
-	// Lines come in groups of up to eight, all of a table of the same size.
+	// The notes have two more bits of each tag; whether something stands here that belongs to another group; and how much
+	// belongs here or before but is farther on for want of room. That count stays at its most once it was there.
+	foreignBit = 1 << 24
+	passedOne  = 1 << 25
+	passedMost = 127
+	// Lines come in groups of four to eight, all of a table of the same size.
 	groupLeast = 4
 	groupMost  = 8
+	// A table begins with two groups.
+	logLeast = 1
 	// Of 100 places of a table up to so many are used.
 	fullAt = 92
 )
@@ -43,56 +47,118 @@ func mix(id block.ID) uint64 {
 
 // table finds blocks by id: a part of all. It holds locations only; ids are looked up where they are.
 //
-// Writers hold mu. Readers see a store in which locations come and go but never move: they check what they find.
+// Writers hold mu. Readers see a store in which locations come and go but never move: they check what they find. All is
+// in one cache line, and what it says leads to the line where an id must be.
 type table struct {
-	mu    sync.Mutex
-	count int
-	least int // lines
-	store atomic.Pointer[store]
-	_     [64]byte
+	mu sync.Mutex
+	// version counts insertions. Who has seen it, then looked for an id and found none, finds none as long as it is the same.
+	version atomic.Uint64
+	// seq is odd while shape and planes change, and counts the changes.
+	seq    atomic.Uint32
+	shape  atomic.Uint32
+	planes [groupMost / 2]atomic.Uint64
+	count  int // locations
 }
 
-// store is the memory of a table. Growing and shrinking makes another one; readers go on in the former, which the garbage
-// collector takes when they have left.
+// store is the memory of a table. Growing and shrinking makes another one; readers go on in the former until its memory
+// is taken back.
 //
-// A hash chooses the group; its next eight bits are the tag, and choose the line in the group too. So a store whose groups
-// are a line larger can be made from what the lines say, and only each doubling has to look all ids up.
+// A hash chooses the group; its next ten bits are the tag, the first of which choose the line in the group. So a store
+// whose groups are a line larger can be made from what the lines say, and only each doubling has to look all ids up. What
+// has no room in its line goes to another one of the group, and only then to the next group.
+//
+// Each line of all groups together is a plane: a piece of words.
 type store struct {
-	words  []uint32
-	groups uint64
-	size   uint64 // lines in a group
-	lines  uint64
+	planes [groupMost]uint32
+	log    uint32 // groups, a power of two
+	size   uint32 // lines in a group; 0: an empty table
+	words  *grid[uint64]
 }
 
-func newStore(groups, size uint64) *store {
-	return &store{words: make([]uint32, groups*size*lineWords), groups: groups, size: size, lines: groups * size}
-}
-
-// init staggers the tables' sizes, so that they do not grow all at the same time.
-func (t *table) init(i int) {
-	t.least = 2 + 2*i/numTables
-	t.store.Store(newStore(uint64(t.least), groupLeast))
-}
-
-func (ix *Index) table(id block.ID) *table { return &ix.tables[mix(id)>>56] }
-
-// home is the line where a hash belongs, and its tag. The uppermost byte has chosen the table.
-func (s *store) home(hash uint64) (line uint64, tag uint32) {
-	group, rest := bits.Mul64(hash<<8, s.groups)
-	tag = uint32(rest >> 56)
-	return s.lineOf(group, tag), tag
-}
-
-func (s *store) lineOf(group uint64, tag uint32) uint64 { return group*s.size + uint64(tag)*s.size>>8 }
-
-func (s *store) line(i uint64) *[lineWords]uint32 { return (*[lineWords]uint32)(s.words[i*lineWords:]) }
-
-// next is the line after one.
-func (s *store) next(i uint64) uint64 {
-	if i++; i == s.lines {
-		i = 0
+// load gives a table's store as it is at one moment.
+func (ix *Index) load(t *table) (s store) {
+	s.words = &ix.space.words
+	for {
+		seq := t.seq.Load()
+		shape := t.shape.Load()
+		for i := range t.planes {
+			p := t.planes[i].Load()
+			s.planes[2*i], s.planes[2*i+1] = uint32(p), uint32(p>>32)
+		}
+		if seq&1 == 0 && t.seq.Load() == seq {
+			s.log, s.size = shape>>8, shape&0xff
+			return s
+		}
 	}
-	return i
+}
+
+// set lets readers see another store. The caller holds mu.
+func (t *table) set(s *store) {
+	t.seq.Add(1)
+	t.shape.Store(s.log<<8 | s.size)
+	for i := range t.planes {
+		t.planes[i].Store(uint64(s.planes[2*i]) | uint64(s.planes[2*i+1])<<32)
+	}
+	t.seq.Add(1)
+}
+
+// order is the logarithm of the words in a plane.
+func (s *store) order() int { return int(s.log) + 3 }
+
+// lines counts the lines.
+func (s *store) lines() int { return int(s.size) << s.log }
+
+// newStore makes an empty store.
+func (ix *Index) newStore(log, size uint32) *store {
+	s := &store{log: log, size: size, words: &ix.space.words}
+	for i := range size {
+		s.planes[i] = ix.space.take(s.order())
+		clear(ix.words(s.planes[i], 1<<s.order()))
+	}
+	return s
+}
+
+// table chooses a table. Some have twice as many ids as others and the rest are in between, so that they do not grow all
+// at the same time: y = x + x(1-x)/3 in 16 bits, which has the slopes 4/3 to 2/3.
+func (ix *Index) table(hash uint64) *table {
+	x := hash >> 48
+	return &ix.tables[(x+x*(1<<16-x)/(3<<16))>>8]
+}
+
+// home is where a hash belongs: the line, the first line of its group, and the tag. The uppermost bits have chosen the
+// table. Groups are eight numbers apart, whatever their size.
+func (s *store) home(hash uint64) (line, first, tag uint32) {
+	hash <<= 16
+	first = uint32(hash>>(64-s.log)) * groupMost
+	tag = uint32(hash << s.log >> 54)
+	return first + s.lineOf(tag), first, tag
+}
+
+// lineOf chooses a line of a group.
+func (s *store) lineOf(tag uint32) uint32 { return tag >> 2 * s.size >> 8 }
+
+func (s *store) line(i uint32) *[lineWords]uint32 {
+	w := s.words.at(s.planes[i%groupMost] + i/groupMost*(lineWords/2))
+	return (*[lineWords]uint32)(unsafe.Pointer(w))
+}
+
+// next is the line after one on the way from home: around its group, then on from there.
+func (s *store) next(i, home, first uint32) uint32 {
+	inGroup := i-first < groupMost
+	if i++; i%groupMost == s.size%groupMost {
+		if inGroup {
+			i = first
+		} else {
+			i = (i-1)/groupMost*groupMost + groupMost
+		}
+	}
+	if inGroup {
+		if i != home {
+			return i
+		}
+		i = first + groupMost
+	}
+	return i & (groupMost<<s.log - 1)
 }
 
 // matches has the upper bit of each byte set, from the lowest on, where a word's tag is the one wanted four times. A byte
@@ -102,26 +168,40 @@ func matches(tags, want uint32) uint32 {
 	return (x - 0x01010101) & ^x & 0x80808080
 }
 
+// tagOf is the rest of a location's tag.
+func tagOf(notes uint32, k int) uint32 { return notes >> (2 * k) & 3 }
+
+func passed(notes uint32) uint32 { return notes / passedOne }
+
 // each calls f for every location of an id until it returns true.
 func (ix *Index) each(id block.ID, f func(location) bool) {
 	hash := mix(id)
-	s := ix.tables[hash>>56].store.Load()
-	i, tag := s.home(hash)
-	want := tag * 0x01010101
-	for range s.lines {
+	s := ix.load(ix.table(hash))
+	s.each(ix, id, hash, f)
+}
+
+func (s *store) each(ix *Index, id block.ID, hash uint64, f func(location) bool) {
+	home, first, tag := s.home(hash)
+	want, rest := tag>>2*0x01010101, tag&3
+	i := home
+	for range s.lines() {
 		w := s.line(i)
+		notes := atomic.LoadUint32(&w[lineNotes])
 		for g := range lineNotes {
 			for m := matches(atomic.LoadUint32(&w[g]), want); m != 0; m &= m - 1 {
-				k := lineFirst + 4*g + bits.TrailingZeros32(m)/8
-				if l := location(atomic.LoadUint32(&w[k])); l != 0 && ix.is(l, id) && f(l) {
+				k := 4*g + bits.TrailingZeros32(m)/8
+				if tagOf(notes, k) != rest {
+					continue
+				}
+				if l := location(atomic.LoadUint32(&w[lineFirst+k])); l != 0 && ix.is(l, id) && f(l) {
 					return
 				}
 			}
 		}
-		if atomic.LoadUint32(&w[lineNotes])&passedMask == 0 {
+		if passed(notes) == 0 {
 			return
 		}
-		i = s.next(i)
+		i = s.next(i, home, first)
 	}
 }
 
@@ -130,9 +210,10 @@ func (ix *Index) each(id block.ID, f func(location) bool) {
 func (ix *Index) warm(ids []block.ID) (sum uint32) {
 	for _, id := range ids {
 		hash := mix(id)
-		s := ix.tables[hash>>56].store.Load()
-		home, _ := s.home(hash)
-		sum += atomic.LoadUint32(&s.line(home)[lineNotes])
+		if s := ix.load(ix.table(hash)); s.size > 0 {
+			home, _, _ := s.home(hash)
+			sum += atomic.LoadUint32(&s.line(home)[lineNotes])
+		}
 	}
 	return sum
 }
@@ -142,22 +223,26 @@ func (ix *Index) is(l location, id block.ID) bool {
 	if l.index() == 0 {
 		return ix.segment(l.segment()).head == id
 	}
-	w := ix.blocks(l.segment())
-	return l.index() < len(w) && w[l.index()] == uint64(id)
+	b := ix.segment(l.segment()).body.Load()
+	pos, _ := splitBody(b)
+	return l.index() < written(b) && *ix.space.words.at(pos + uint32(l.index())) == uint64(id)
 }
 
 // head finds the segment that begins with a block after a parent, or 0. It is each, spelled out for Match.
 func (ix *Index) head(p Parent, id block.ID) handle {
 	hash := mix(id)
-	s := ix.tables[hash>>56].store.Load()
-	i, tag := s.home(hash)
-	want := tag * 0x01010101
-	for range s.lines {
+	s := ix.load(ix.table(hash))
+	home, first, tag := s.home(hash)
+	want, rest := tag>>2*0x01010101, tag&3
+	i := home
+	for range s.lines() {
 		w := s.line(i)
+		notes := atomic.LoadUint32(&w[lineNotes])
 		for g := range lineNotes {
 			for m := matches(atomic.LoadUint32(&w[g]), want); m != 0; m &= m - 1 {
-				l := location(atomic.LoadUint32(&w[lineFirst+4*g+bits.TrailingZeros32(m)/8]))
-				if l == 0 || l.index() != 0 {
+				k := 4*g + bits.TrailingZeros32(m)/8
+				l := location(atomic.LoadUint32(&w[lineFirst+k]))
+				if l == 0 || l.index() != 0 || tagOf(notes, k) != rest {
 					continue
 				}
 				t := ix.segment(l.segment())
@@ -166,117 +251,145 @@ func (ix *Index) head(p Parent, id block.ID) handle {
 				}
 			}
 		}
-		if atomic.LoadUint32(&w[lineNotes])&passedMask == 0 {
+		if passed(notes) == 0 {
 			return 0
 		}
-		i = s.next(i)
+		i = s.next(i, home, first)
 	}
 	return 0
 }
 
-// insert adds a block's location and lets its segment show it, unless one is there that claim accepts; then it returns
-// that. The caller is a reader.
-func (t *table) insert(ix *Index, id block.ID, l location, claim func(location) bool, g *segment) location {
+// isKnown reports whether a block is anywhere, and the version of its table that this is of.
+func (ix *Index) isKnown(id block.ID) (isThere bool, version uint64) {
+	hash := mix(id)
+	t := ix.table(hash)
+	version = t.version.Load()
+	s := ix.load(t)
+	s.each(ix, id, hash, func(location) bool {
+		isThere = true
+		return true
+	})
+	return isThere, version
+}
+
+// insert adds a block's location, unless one is there that claim accepts; then it returns that. At the version given, if it is not 0, the block was nowhere. The caller is a reader.
+func (ix *Index) insert(id block.ID, l location, version uint64, claim func(location) bool) location {
+	hash := mix(id)
+	t := ix.table(hash)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var there location
+	s := ix.load(t)
 	isTwin := false
-	ix.each(id, func(other location) bool {
-		isTwin = true
-		if claim(other) {
-			there = other
-			return true
+	if now := t.version.Load(); version == 0 || version != now {
+		var there location
+		s.each(ix, id, hash, func(other location) bool {
+			isTwin = true
+			if claim(other) {
+				there = other
+				return true
+			}
+			return false
+		})
+		if there != 0 {
+			return there
 		}
-		return false
-	})
-	if there != 0 {
-		return there
 	}
-	s := t.store.Load()
-	if t.count*100 >= int(s.lines)*lineLocations*fullAt {
-		t.grow(ix, s)
-		s = t.store.Load()
+	if t.count*100 >= s.lines()*lineLocations*fullAt {
+		s = *ix.grow(t, &s)
 	}
-	home, tag := s.home(mix(id))
-	s.put(home, tag, l)
-	g.show(l.index() + 1)
+	home, first, tag := s.home(hash)
+	s.put(home, first, tag, l)
 	if isTwin {
 		ix.twins.Add(1)
 	}
 	t.count++
+	// When all is done: who sees the version sees the block.
+	t.version.Add(1)
 	return l
 }
 
-// put writes a location into the first line with room from its home on.
-func (s *store) put(home uint64, tag uint32, l location) {
-	for i := home; ; i = s.next(i) {
+// put writes a location into the first line with room on the way from home.
+func (s *store) put(home, first, tag uint32, l location) {
+	for i := home; ; i = s.next(i, home, first) {
 		w := s.line(i)
-		for k := lineFirst; k < lineWords; k++ {
-			if w[k] != 0 {
+		notes := w[lineNotes]
+		for k := range lineLocations {
+			if w[lineFirst+k] != 0 {
 				continue
 			}
-			if was, bit := w[lineNotes], uint32(1)<<(passedBits+k-lineFirst); was&bit != 0 != (i != home) {
-				atomic.StoreUint32(&w[lineNotes], was^bit)
+			notes = notes&^(3<<(2*k)) | tag&3<<(2*k)
+			if i-first >= groupMost {
+				notes |= foreignBit
 			}
-			g, shift := (k-lineFirst)/4, 8*((k-lineFirst)%4)
-			atomic.StoreUint32(&w[g], w[g]&^(0xff<<shift)|tag<<shift)
-			atomic.StoreUint32(&w[k], uint32(l))
+			atomic.StoreUint32(&w[lineNotes], notes)
+			g, shift := k/4, 8*(k%4)
+			atomic.StoreUint32(&w[g], w[g]&^(0xff<<shift)|tag>>2<<shift)
+			atomic.StoreUint32(&w[lineFirst+k], uint32(l))
 			return
 		}
 		// First that there is more, then the more.
-		atomic.StoreUint32(&w[lineNotes], w[lineNotes]+1)
+		if passed(notes) < passedMost {
+			atomic.StoreUint32(&w[lineNotes], notes+passedOne)
+		}
 	}
 }
 
 // lay is put for a store that nobody sees yet; fill counts what its lines have.
-func (s *store) lay(fill []uint8, home uint64, tag uint32, l location) {
+func (s *store) lay(fill []uint8, home, first, tag uint32, l location) {
 	i := home
 	for fill[i] == lineLocations {
-		s.line(i)[lineNotes]++
-		i = s.next(i)
+		if w := s.line(i); passed(w[lineNotes]) < passedMost {
+			w[lineNotes] += passedOne
+		}
+		i = s.next(i, home, first)
 	}
-	w, k := s.line(i), fill[i]
+	w, k := s.line(i), int(fill[i])
 	fill[i]++
-	w[k/4] |= tag << (8 * (k % 4))
+	w[k/4] |= tag >> 2 << (8 * (k % 4))
 	w[lineFirst+k] = uint32(l)
-	if i != home {
-		w[lineNotes] |= 1 << (passedBits + k)
+	w[lineNotes] |= tag & 3 << (2 * k)
+	if i-first >= groupMost {
+		w[lineNotes] |= foreignBit
 	}
 }
 
 // remove takes a location out.
-func (t *table) remove(ix *Index, id block.ID, l location) {
+func (ix *Index) remove(id block.ID, l location) {
+	hash := mix(id)
+	t := ix.table(hash)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	hash := mix(id)
-	s := t.store.Load()
-	home, _ := s.home(hash)
-	i := home
-	for !s.drop(i, l) {
-		if i = s.next(i); i == home {
+	s := ix.load(t)
+	home, first, _ := s.home(hash)
+	end := home
+	for n := 0; !s.drop(end, l); n++ {
+		if n == s.lines() {
 			return
 		}
+		end = s.next(end, home, first)
 	}
-	for ; home != i; home = s.next(home) {
-		w := s.line(home)
-		atomic.StoreUint32(&w[lineNotes], w[lineNotes]-1)
+	for i := home; i != end; i = s.next(i, home, first) {
+		w := s.line(i)
+		if n := passed(w[lineNotes]); n > 0 && n < passedMost {
+			atomic.StoreUint32(&w[lineNotes], w[lineNotes]-passedOne)
+		}
 	}
 	t.count--
 	if ix.twins.Load() > 0 {
 		// The caller is a reader, and the segment still has its blocks.
 		isTwin := false
-		ix.each(id, func(location) bool { isTwin = true; return true })
+		s.each(ix, id, hash, func(location) bool { isTwin = true; return true })
 		if isTwin {
 			ix.twins.Add(-1)
 		}
 	}
-	if s.groups > uint64(t.least) && t.count < int(s.lines)*lineLocations/4 {
-		t.store.Store(s.renew(ix, max(s.groups/2, uint64(t.least))))
+	if s.log > logLeast && t.count < s.lines()*lineLocations/4 {
+		ix.swap(t, &s, s.renew(ix, s.log-1))
 	}
 }
 
 // drop takes a location out of a line if it is there.
-func (s *store) drop(i uint64, l location) bool {
+func (s *store) drop(i uint32, l location) bool {
 	w := s.line(i)
 	for k := lineFirst; k < lineWords; k++ {
 		if w[k] == uint32(l) {
@@ -288,63 +401,98 @@ func (s *store) drop(i uint64, l location) bool {
 }
 
 // grow makes room: a line more in each group, or twice the groups.
-func (t *table) grow(ix *Index, s *store) {
-	if s.size == groupMost {
-		t.store.Store(s.renew(ix, 2*s.groups))
-		return
+func (ix *Index) grow(t *table, s *store) (now *store) {
+	switch s.size {
+	case 0:
+		now = ix.newStore(logLeast, groupLeast)
+	case groupMost:
+		now = s.renew(ix, s.log+1)
+	default:
+		now = s.widen(ix)
 	}
-	next := newStore(s.groups, s.size+1)
-	fill := make([]uint8, next.lines)
-	for group := range s.groups {
-		for i := group * s.size; i < (group+1)*s.size; i++ {
-			w := s.line(i)
+	ix.swap(t, s, now)
+	return now
+}
+
+// swap lets readers see another store.
+func (ix *Index) swap(t *table, old, now *store) {
+	t.set(now)
+	if old.size > 0 {
+		ix.space.retire(&ix.epochs, old.planes[:old.size], old.order())
+	}
+}
+
+// widen makes a store whose groups are a line larger.
+func (s *store) widen(ix *Index) *store {
+	next := ix.newStore(s.log, s.size+1)
+	fill := make([]uint8, groupMost<<s.log)
+	far := batch{ix: ix, store: next, fill: fill}
+	for first := uint32(0); first < groupMost<<s.log; first += groupMost {
+		for i := range s.size {
+			w := s.line(first + i)
+			notes := w[lineNotes]
 			for k, l := range w[lineFirst:] {
-				switch tag := w[k/4] >> (8 * (k % 4)) & 0xff; {
+				switch {
 				case l == 0:
-				case w[lineNotes]>>(passedBits+k)&1 == 0:
-					next.lay(fill, next.lineOf(group, tag), tag, location(l))
+				case notes&foreignBit != 0:
+					far.add(location(l))
 				default:
-					home, tag := next.home(mix(ix.id(location(l))))
-					next.lay(fill, home, tag, location(l))
+					tag := w[k/4]>>(8*(k%4))&0xff<<2 | tagOf(notes, k)
+					next.lay(fill, first+next.lineOf(tag), first, tag, location(l))
 				}
 			}
 		}
 	}
-	t.store.Store(next)
+	far.flush()
+	return next
 }
 
-// id names the block at a location.
-func (ix *Index) id(l location) block.ID { return block.ID(ix.blocks(l.segment())[l.index()]) }
-
-// renew makes a store with another number of groups. Ids are fetched a batch at a time, so that the waits for the memory
-// they lie in overlap.
-func (s *store) renew(ix *Index, groups uint64) *store {
-	next := newStore(groups, groupLeast)
-	fill := make([]uint8, next.lines)
-	var batch [64]location
-	var where [64]*uint64
-	n := 0
-	flush := func() {
-		for k, l := range batch[:n] {
-			where[k] = &ix.blocks(l.segment())[l.index()]
-		}
-		for k, l := range batch[:n] {
-			home, tag := next.home(mix(block.ID(*where[k])))
-			next.lay(fill, home, tag, l)
-		}
-		n = 0
-	}
-	for i := range s.lines {
-		if n > len(batch)-lineLocations {
-			flush()
-		}
-		for _, l := range s.line(i)[lineFirst:] {
-			if l != 0 {
-				batch[n] = location(l)
-				n++
+// renew makes a store with another number of groups.
+func (s *store) renew(ix *Index, log uint32) *store {
+	next := ix.newStore(log, groupLeast)
+	all := batch{ix: ix, store: next, fill: make([]uint8, groupMost<<log)}
+	for first := uint32(0); first < groupMost<<s.log; first += groupMost {
+		for i := range s.size {
+			for _, l := range s.line(first + i)[lineFirst:] {
+				if l != 0 {
+					all.add(location(l))
+				}
 			}
 		}
 	}
-	flush()
+	all.flush()
 	return next
+}
+
+// batch looks ids up for a new store many at a time, so that the waits for the memory they lie in overlap.
+type batch struct {
+	ix    *Index
+	store *store
+	fill  []uint8
+	n     int
+	all   [64]location
+}
+
+func (b *batch) add(l location) {
+	b.all[b.n] = l
+	if b.n++; b.n == len(b.all) {
+		b.flush()
+	}
+}
+
+func (b *batch) flush() {
+	var where [len(b.all)]uint32
+	var ids [len(b.all)]block.ID
+	for k, l := range b.all[:b.n] {
+		pos, _ := splitBody(b.ix.segment(l.segment()).body.Load())
+		where[k] = pos + uint32(l.index())
+	}
+	for k, pos := range where[:b.n] {
+		ids[k] = block.ID(*b.store.words.at(pos))
+	}
+	for k, l := range b.all[:b.n] {
+		home, first, tag := b.store.home(mix(ids[k]))
+		b.store.lay(b.fill, home, first, tag, l)
+	}
+	b.n = 0
 }
