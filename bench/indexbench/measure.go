@@ -70,8 +70,9 @@ func load(p workload.Profile, quick bool) *loaded {
 
 // cell measures queries of depth blocks of which so many holders have the first. What the index knows of them is not in the
 // core's caches; the question, which has just been hashed, room for the answer and the program are, or the clock's own
-// misses would be all there is to see.
-func (l *loaded) cell(clock func() float64, holders, depth, n int) []float64 {
+// misses would be all there is to see. Each prompt was asked for just before the caches were emptied, or some of the
+// answers would wait for the hypervisor, which takes pages away that were not touched for long; unless isFirst is set.
+func (l *loaded) cell(clock func() float64, holders, depth, n int, isFirst bool) []float64 {
 	members := l.stream.Members(holders, depth)
 	cold := measure.NewFlush()
 	dst := make([]index.Match, 4096)
@@ -79,18 +80,56 @@ func (l *loaded) cell(clock func() float64, holders, depth, n int) []float64 {
 	other := l.stream.AppendChain(nil, members[0][0], members[0][1])
 	runtime.GC()
 	return measure.Each(clock, n, func(i int) {
+		m := members[1+scatter(i)%uint64(len(members)-1)]
+		chain = l.stream.AppendChain(chain[:0], m[0], m[1])[:depth]
+		if !isFirst {
+			dst = l.ix.Match(chain, dst[:0])[:cap(dst)]
+		}
 		cold.Run()
 		for range 3 {
 			start := clock()
 			dst = l.ix.Match(other, dst[:0])[:cap(dst)]
 			_ = clock() - start
 		}
-		m := members[1+scatter(i)%uint64(len(members)-1)]
+		// The question comes into the caches again.
 		chain = l.stream.AppendChain(chain[:0], m[0], m[1])[:depth]
 		clear(dst[:2*holders])
 	}, func(int) {
 		dst = l.ix.Match(chain, dst[:0])[:cap(dst)]
 	})
+}
+
+// once measures queries as the published gate does: no more than 2,000 prompts with a number of holders, of each so many
+// blocks of the shared prefix, or a random number if depth is 0, one after another, each for the first time after the
+// index was filled, and nothing done to the caches. There are few such prompts of 64 holders; they are gone through again
+// after all others were asked for.
+func (l *loaded) once(holders, depth, rounds int) []float64 {
+	var chains, others [][]block.ID
+	for f := range l.stream.Families {
+		fam := &l.stream.Families[f]
+		isOne := len(fam.Holders) == holders && fam.Prefix >= depth && len(chains) < 2000
+		if !isOne && rounds == 1 {
+			continue
+		}
+		chain := l.stream.AppendChain(nil, f, -1)
+		switch {
+		case !isOne:
+			others = append(others, chain[:min(len(chain), 16)])
+		case depth == 0:
+			chains = append(chains, chain[:1+scatter(f)%uint64(len(chain))])
+		default:
+			chains = append(chains, chain[:depth])
+		}
+	}
+	dst := make([]index.Match, 0, 4096)
+	var all []float64
+	for range rounds {
+		all = append(all, measure.Each(measure.WallTime, len(chains), func(int) {}, func(i int) { dst = l.ix.Match(chains[i], dst[:0]) })...)
+		for _, c := range others {
+			dst = l.ix.Match(c, dst[:0])
+		}
+	}
+	return all
 }
 
 // scatter spreads numbers.

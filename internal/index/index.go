@@ -60,7 +60,7 @@ type Index struct {
 	pool       *sync.Pool   // *query
 	twins      atomic.Int64 // blocks at more than one place, which honest reporters do not have
 	garbage    garbage
-	view       atomic.Pointer[[]uint64] // a bit for each slot: its ledger is visible. Never changed, only replaced.
+	view       atomic.Pointer[view]
 
 	clock   atomic.Uint32 // see SetClock
 	evicted atomic.Uint64 // see Evicted
@@ -90,7 +90,7 @@ func New(c Config) *Index {
 	runtime.AddCleanup(ix, (*memory).free, ix.space.mem)
 	ix.epochs.init()
 	ix.pool = newPool(&ix.epochs)
-	ix.view.Store(new([]uint64))
+	ix.view.Store(new(view))
 	for i := range ix.shards {
 		ix.shards[i].init(&ix.space)
 	}
@@ -151,17 +151,32 @@ func (ix *Index) gather() {
 	}
 }
 
+// view says which slots' ledgers are visible. It is never changed, only replaced.
+type view struct {
+	all  slot     // all below are visible
+	bits []uint64 // one for each slot
+}
+
+// has reports whether a slot's ledger is visible.
+func (v *view) has(s slot) bool {
+	return s < v.all || uint(s>>6) < uint(len(v.bits)) && v.bits[s>>6]>>(s&63)&1 != 0
+}
+
 // show replaces the view: one slot's bit is set, another's taken away. The caller holds mu.
 func (ix *Index) show(on, off *Ledger) {
 	next := make([]uint64, (ix.slots+63)/64)
-	copy(next, *ix.view.Load())
+	copy(next, ix.view.Load().bits)
 	if off != nil {
 		next[off.slot/64] &^= 1 << (off.slot % 64)
 	}
 	if on != nil {
 		next[on.slot/64] |= 1 << (on.slot % 64)
 	}
-	ix.view.Store(&next)
+	v := &view{bits: next}
+	for v.all < slot(ix.slots) && next[v.all/64]>>(v.all%64)&1 != 0 {
+		v.all++
+	}
+	ix.view.Store(v)
 }
 
 // Publish makes a ledger its target's visible one. Every Match sees either the former ledger whole or this one whole.

@@ -18,7 +18,9 @@ type plan struct {
 	costs    int // entries
 	// hasGhosts is set if a new block is one that was named as a parent.
 	hasGhosts bool
-	warmth    uint32 // see warm
+	probes    []probe // of blocks from probed on; see warm
+	probed    int
+	warmth    uint32
 }
 
 // warmMost is how many blocks' lines in the tables are looked at ahead: what a core's first cache can keep.
@@ -162,12 +164,12 @@ func (l *Ledger) check(pl *plan, up place, p Parent, ids []block.ID, room int) R
 	}
 	// Where the chain is found in memory, held or not.
 	var trail trail
-	cold := 0 // the first block whose line nobody has looked at
+	pl.probes, pl.probed = pl.probes[:0], 0
 	if up.part != 0 {
 		h := l.parts[up.part].segment
 		if trail.at(l.ix, h, up); up.index+1 == len(trail.w) && l.ix.isOnly(h) {
 			// It goes on where nobody else has been: everything will be new.
-			cold = pl.warm(l.ix, ids, 0)
+			pl.warm(l.ix, ids, 0)
 		}
 	}
 	for n, id := range ids {
@@ -181,13 +183,7 @@ func (l *Ledger) check(pl *plan, up place, p Parent, ids []block.ID, room int) R
 		}
 		var version uint64
 		if !trail.goOn(id) {
-			var isKnown bool
-			if isKnown, version = l.ix.isKnown(id); !isKnown {
-				if n >= cold {
-					cold = pl.warm(l.ix, ids, n+1)
-				}
-			} else {
-				version = 0
+			if version = pl.missing(l.ix, ids, n); version == 0 {
 				if h := l.ix.head(before, id); h != 0 {
 					i, _ := l.ix.listed(h, l.key)
 					trail.at(l.ix, h, place{i, 0})
@@ -243,11 +239,30 @@ func (l *Ledger) check(pl *plan, up place, p Parent, ids []block.ID, room int) R
 	return None
 }
 
-// warm looks at some lines of the tables ahead, so that the waits for memory overlap, and returns where it stopped.
-func (pl *plan) warm(ix *Index, ids []block.ID, from int) int {
-	to := min(len(ids), from+warmMost)
-	pl.warmth += ix.warm(ids[min(from, to):to])
-	return to
+// warm looks at some lines of the tables ahead, so that the waits for memory overlap.
+func (pl *plan) warm(ix *Index, ids []block.ID, from int) {
+	var sum uint32
+	pl.probes, sum = ix.warm(ids[from:min(len(ids), from+warmMost)], pl.probes[:0])
+	pl.probed = from
+	pl.warmth += sum
+}
+
+// missing returns the version of its table at which a block of the list is nowhere; 0 if it is known.
+func (pl *plan) missing(ix *Index, ids []block.ID, n int) (version uint64) {
+	if k := n - pl.probed; k < len(pl.probes) {
+		if p := &pl.probes[k]; p.isClear() {
+			return p.version
+		}
+	}
+	isKnown, version := ix.isKnown(ids[n])
+	if isKnown {
+		return 0
+	}
+	if n >= pl.probed+len(pl.probes) && n+1 < len(ids) {
+		// What follows a new block is new.
+		pl.warm(ix, ids, n+1)
+	}
+	return version
 }
 
 // is notes where a block is held.

@@ -205,17 +205,49 @@ func (s *store) each(ix *Index, id block.ID, hash uint64, f func(location) bool)
 	}
 }
 
-// warm looks at the lines of blocks that are going to be looked up, so that the waits for memory overlap. What it returns
-// means nothing.
-func (ix *Index) warm(ids []block.ID) (sum uint32) {
+// probe is where an id is going to be looked for. It is good as long as its maker is a reader.
+type probe struct {
+	version uint64 // of the table, before
+	line    *[lineWords]uint32
+	tag     uint32
+}
+
+// warm looks at the lines of blocks that are going to be looked up, so that the waits for memory overlap, and appends where
+// they are. The sum means nothing.
+func (ix *Index) warm(ids []block.ID, to []probe) (_ []probe, sum uint32) {
 	for _, id := range ids {
 		hash := mix(id)
-		if s := ix.load(ix.table(hash)); s.size > 0 {
-			home, _, _ := s.home(hash)
-			sum += atomic.LoadUint32(&s.line(home)[lineNotes])
+		t := ix.table(hash)
+		p := probe{version: t.version.Load()}
+		if s := ix.load(t); s.size > 0 {
+			home, _, tag := s.home(hash)
+			p.line, p.tag = s.line(home), tag
+			sum += atomic.LoadUint32(&p.line[lineNotes])
+		}
+		to = append(to, p)
+	}
+	return to, sum
+}
+
+// isClear reports whether it is plain from one line that an id is nowhere at the version.
+func (p *probe) isClear() bool {
+	w := p.line
+	if w == nil {
+		return true
+	}
+	notes := atomic.LoadUint32(&w[lineNotes])
+	if passed(notes) > 0 {
+		return false
+	}
+	want, rest := p.tag>>2*0x01010101, p.tag&3
+	for g := range lineNotes {
+		for m := matches(atomic.LoadUint32(&w[g]), want); m != 0; m &= m - 1 {
+			if k := 4*g + bits.TrailingZeros32(m)/8; tagOf(notes, k) == rest && atomic.LoadUint32(&w[lineFirst+k]) != 0 {
+				return false
+			}
 		}
 	}
-	return sum
+	return true
 }
 
 // is reports whether a block is at a location.
@@ -272,7 +304,8 @@ func (ix *Index) isKnown(id block.ID) (isThere bool, version uint64) {
 	return isThere, version
 }
 
-// insert adds a block's location, unless one is there that claim accepts; then it returns that. At the version given, if it is not 0, the block was nowhere. The caller is a reader.
+// insert adds a block's location, unless one is there that claim accepts; then it returns that. At the version given, if
+// it is not 0, the block was nowhere. The caller is a reader.
 func (ix *Index) insert(id block.ID, l location, version uint64, claim func(location) bool) location {
 	hash := mix(id)
 	t := ix.table(hash)
@@ -317,11 +350,13 @@ func (s *store) put(home, first, tag uint32, l location) {
 			if w[lineFirst+k] != 0 {
 				continue
 			}
-			notes = notes&^(3<<(2*k)) | tag&3<<(2*k)
+			now := notes&^(3<<(2*k)) | tag&3<<(2*k)
 			if i-first >= groupMost {
-				notes |= foreignBit
+				now |= foreignBit
 			}
-			atomic.StoreUint32(&w[lineNotes], notes)
+			if now != notes {
+				atomic.StoreUint32(&w[lineNotes], now)
+			}
 			g, shift := k/4, 8*(k%4)
 			atomic.StoreUint32(&w[g], w[g]&^(0xff<<shift)|tag>>2<<shift)
 			atomic.StoreUint32(&w[lineFirst+k], uint32(l))
