@@ -41,6 +41,10 @@ type Config struct {
 	// MaxHeaderBytes is the size of a call's metadata, as HTTP/2 counts it. 0: 16 KiB.
 	MaxHeaderBytes int
 
+	// QueueTarget is how long Route calls may wait for a processor before some are refused with RESOURCE_EXHAUSTED, so
+	// that the others are answered in time. 0: 5 ms. Negative: none are ever refused.
+	QueueTarget time.Duration
+
 	// KeepaliveTime is how long a connection may be silent before the server pings it. 0: 30 s; at least 1 s.
 	KeepaliveTime time.Duration
 	// KeepaliveTimeout is how long the answer to a ping may take before the connection is given up. 0: 10 s. With
@@ -121,6 +125,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxMessageBytes, wire.Limits{MaxPromptTokens: c.MaxPromptTokens}.WithDefaults().MaxMessageBytes)
 	setDefault(&c.MaxConcurrentStreams, 10_000)
 	setDefault(&c.MaxHeaderBytes, 16<<10)
+	setDefault(&c.QueueTarget, 5*time.Millisecond)
 	setDefault(&c.KeepaliveTime, 30*time.Second)
 	setDefault(&c.KeepaliveTimeout, 10*time.Second)
 	setDefault(&c.KeepaliveMinTime, 10*time.Second)

@@ -57,6 +57,7 @@ func (r *routeService) describe() *grpc.ServiceDesc {
 
 // unary is gRPC's way into Route.
 func (r *routeService) unary(_ any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
+	r.s.shedder.begun(ctx)
 	q, ok := r.questions.Get().(*transport.Question)
 	if !ok {
 		q = &transport.Question{}

@@ -110,6 +110,7 @@ func (s *Server) janitor(over <-chan struct{}) {
 		case now := <-tick.C:
 			s.oracle.Tick(now)
 			s.countFresh(now)
+			s.tellSheds()
 		case <-over:
 			return
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -43,6 +44,8 @@ type Server struct {
 	health    *board
 	grpc      *grpc.Server
 	parents   *parents // nil when nothing is traced
+	shedder   *shedder
+	sheds     atomic.Uint64 // calls refused by it and not logged yet
 
 	mu       sync.Mutex
 	isUsed   bool         // Run, Serve or Close was called
@@ -121,6 +124,7 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 	if err := tel.Watch(func() oracle.Stats { return s.oracle.Stats(time.Now()) }); err != nil {
 		return nil, errors.Join(err, tel.Shutdown(context.Background()))
 	}
+	s.shedder = newShedder(cfg.QueueTarget, s.shed)
 	s.grpc = s.newGRPC(o.services)
 	return s, nil
 }
@@ -131,6 +135,7 @@ func (s *Server) newGRPC(services []service) *grpc.Server {
 	pool := &transport.Pool{}
 	opts := append(s.interceptors(),
 		experimental.BufferPool(pool),
+		grpc.InTapHandle(s.shedder.tap),
 		grpc.ForceServerCodecV2(transport.NewCodec(pool)),
 		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(uint32(c.MaxConcurrentStreams)),

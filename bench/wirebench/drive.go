@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -180,10 +182,17 @@ func (w *world) stream(ctx context.Context, method string, questions [][]byte, i
 	})
 }
 
-// openLoop makes calls at a rate whether or not earlier ones have come back, and times each from when it was due.
-func (w *world) openLoop(ctx context.Context, method string, questions [][]byte, rate float64, length time.Duration) ([]time.Duration, error) {
+// offered is what became of the calls of an open loop.
+type offered struct {
+	latencies []time.Duration // of the answered, from when each was due
+	shed      int             // refused for overload
+	took      time.Duration
+}
+
+// openLoop makes calls at a rate whether or not earlier ones have come back.
+func (w *world) openLoop(ctx context.Context, method string, questions [][]byte, rate float64, length time.Duration) (*offered, error) {
 	var mu sync.Mutex
-	var latencies []time.Duration
+	out := &offered{}
 	var ids []string
 	var failed error
 	var wg sync.WaitGroup
@@ -200,8 +209,12 @@ func (w *world) openLoop(ctx context.Context, method string, questions [][]byte,
 			took := time.Since(begin) - due
 			mu.Lock()
 			defer mu.Unlock()
-			latencies = append(latencies, took)
-			if err != nil {
+			switch {
+			case err == nil:
+				out.latencies = append(out.latencies, took)
+			case status.Code(err) == codes.ResourceExhausted:
+				out.shed++
+			default:
 				failed = err
 			}
 			if id != "" {
@@ -218,19 +231,28 @@ func (w *world) openLoop(ctx context.Context, method string, questions [][]byte,
 	if failed != nil {
 		return nil, failed
 	}
-	return latencies, w.cancel(ctx, ids)
+	out.took = time.Since(begin)
+	return out, w.cancel(ctx, ids)
 }
 
+// feed counts what became of a worker's reports.
+type feed struct{ sent, applied atomic.Uint64 } // batches
+
 // reports sends new blocks of one more worker until ctx ends.
-func (w *world) reports(ctx context.Context, perSecond int) error {
+func (w *world) reports(ctx context.Context, perSecond int) (*feed, error) {
+	f := &feed{}
 	s, err := w.report(ctx, 9999)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	go func() {
 		for {
-			if _, err := s.Recv(); err != nil {
+			m, err := s.Recv()
+			if err != nil {
 				return
+			}
+			if a := m.GetAck(); a != nil {
+				f.applied.Store(a.GetAppliedSequence())
 			}
 		}
 	}()
@@ -253,9 +275,10 @@ func (w *world) reports(ctx context.Context, perSecond int) error {
 			if s.Send(batchOf(seq, hashes)) != nil {
 				return
 			}
+			f.sent.Store(seq)
 		}
 	}()
-	return nil
+	return f, nil
 }
 
 // report opens a worker's block stream and says that it is empty so far.

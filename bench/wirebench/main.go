@@ -56,13 +56,14 @@ func main() {
 	isServer := flag.Bool("serve", false, "be the measured process")
 	core := flag.Int("core", 0, "core of the server; the client takes the next one")
 	traced := flag.Bool("traced", false, "with -serve: make spans, and drop them")
+	sheds := flag.Bool("sheds", false, "with -serve: refuse calls when there are too many")
 	profiles := flag.String("profiles", "", "host:port where the server shows its profiles while it is measured")
 	rounds := flag.Int("rounds", 5, "rounds of each scenario")
 	only := flag.String("only", "", "scenarios to run, with commas between")
 	flag.Parse()
 	var err error
 	if *isServer {
-		err = serve(*core, *traced, *profiles)
+		err = serve(*core, *traced, *sheds, *profiles)
 	} else {
 		err = measure(&bench{rounds: *rounds, server: *core, profiles: *profiles, values: make(map[string][]float64)}, *only)
 	}

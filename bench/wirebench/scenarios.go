@@ -52,6 +52,13 @@ var scenarios = []scenario{
 		{name: "latency-p99-us", unit: "us"},
 		{name: "latency-p50-us", unit: "us"},
 	}},
+	{"overload", overload, []bar{
+		{name: "overload-goodput", limit: 0.9, atLeast: true, unit: "of the peak, 8,192 tokens, twice the peak offered"},
+		{name: "overload-offered", unit: "x the peak: what the client really offered"},
+		{name: "overload-p99-ms", unit: "ms, of the answered"},
+		{name: "overload-memory", limit: 256, unit: "MiB more resident"},
+		{name: "overload-reports", limit: 0.95, atLeast: true, unit: "of the report batches sent meanwhile were applied"},
+	}},
 	{"trace", tracing, []bar{
 		{name: "trace-unsampled", limit: 1.05, unit: "x untraced, server CPU"},
 		{name: "trace-sampled", limit: 12, unit: "us for the span"},
@@ -86,7 +93,7 @@ func calls(tokens int) int { return min(10_000, 900_000*blockSize/tokens) }
 
 func small(ctx context.Context, b *bench) error {
 	const tokens = 512
-	w, err := start(ctx, b.server, 64, tokens, false, b.profiles)
+	w, err := start(ctx, b.server, 64, tokens, false, false, b.profiles)
 	if err != nil {
 		return err
 	}
@@ -147,12 +154,12 @@ func manyWorkers(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	few, err := start(ctx, b.server, 64, tokens, false, "")
+	few, err := start(ctx, b.server, 64, tokens, false, false, "")
 	if err != nil {
 		return err
 	}
 	defer few.stop()
-	many, err := start(ctx, b.server, 1024, tokens, false, b.profiles)
+	many, err := start(ctx, b.server, 1024, tokens, false, false, b.profiles)
 	if err != nil {
 		return err
 	}
@@ -179,7 +186,7 @@ func large(ctx context.Context, b *bench) error { return long(ctx, b, 131_072, "
 
 // long is unary calls with prompts that cost more than the call itself.
 func long(ctx context.Context, b *bench, tokens int, name string) error {
-	w, err := start(ctx, b.server, 64, tokens, false, b.profiles)
+	w, err := start(ctx, b.server, 64, tokens, false, false, b.profiles)
 	if err != nil {
 		return err
 	}
@@ -216,7 +223,7 @@ func long(ctx context.Context, b *bench, tokens int, name string) error {
 
 func latency(ctx context.Context, b *bench) error {
 	const tokens = 8192
-	w, err := start(ctx, b.server, 64, tokens, false, b.profiles)
+	w, err := start(ctx, b.server, 64, tokens, false, false, b.profiles)
 	if err != nil {
 		return err
 	}
@@ -227,7 +234,7 @@ func latency(ctx context.Context, b *bench) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := w.reports(ctx, 20_000); err != nil {
+	if _, err := w.reports(ctx, 20_000); err != nil {
 		return err
 	}
 	for range b.rounds {
@@ -239,10 +246,66 @@ func latency(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		p99 := percentile(route, 0.99)
-		b.value("latency-p99", float64(p99)/float64(percentile(echo, 0.99)))
+		p99 := percentile(route.latencies, 0.99)
+		b.value("latency-p99", float64(p99)/float64(percentile(echo.latencies, 0.99)))
 		b.value("latency-p99-us", float64(p99.Microseconds()))
-		b.value("latency-p50-us", float64(percentile(route, 0.5).Microseconds()))
+		b.value("latency-p50-us", float64(percentile(route.latencies, 0.5).Microseconds()))
+	}
+	return nil
+}
+
+// overload offers twice of what closed loops get answered, with reports coming in.
+func overload(ctx context.Context, b *bench) error {
+	const tokens = 8192
+	w, err := start(ctx, b.server, 64, tokens, false, true, b.profiles)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	patient, err := start(ctx, b.server, 64, tokens, false, false, "") // refuses nobody, to find the peak
+	if err != nil {
+		return err
+	}
+	defer patient.stop()
+	asked, err := questions(tokens, false)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f, err := w.reports(ctx, 20_000)
+	if err != nil {
+		return err
+	}
+	for range b.rounds {
+		peak := 0.0
+		for range 3 {
+			d, err := patient.unary(ctx, w.raw, routeMethod, asked, 16, calls(tokens))
+			if err != nil {
+				return err
+			}
+			peak = max(peak, d.rate)
+		}
+		before, err := w.spent(ctx)
+		if err != nil {
+			return err
+		}
+		sent, applied := f.sent.Load(), f.applied.Load()
+		out, err := w.openLoop(ctx, routeMethod, asked, 2*peak, 2*time.Second)
+		if err != nil {
+			return err
+		}
+		sent, applied = f.sent.Load()-sent, f.applied.Load()-applied
+		after, err := w.spent(ctx)
+		if err != nil {
+			return err
+		}
+		answered := float64(len(out.latencies))
+		b.value("overload-offered", (answered+float64(out.shed))/out.took.Seconds()/peak)
+		b.value("overload-goodput", answered/out.took.Seconds()/peak)
+		b.value("overload-p99-ms", float64(percentile(out.latencies, 0.99).Microseconds())/1000)
+		b.value("overload-memory", (after.resident-before.resident)/(1<<20))
+		b.value("overload-reports", float64(applied)/float64(sent))
 	}
 	return nil
 }
@@ -258,12 +321,12 @@ func tracing(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	off, err := start(ctx, b.server, 64, tokens, false, "")
+	off, err := start(ctx, b.server, 64, tokens, false, false, "")
 	if err != nil {
 		return err
 	}
 	defer off.stop()
-	on, err := start(ctx, b.server, 64, tokens, true, b.profiles)
+	on, err := start(ctx, b.server, 64, tokens, true, false, b.profiles)
 	if err != nil {
 		return err
 	}

@@ -30,13 +30,16 @@ import (
 
 // serve is the measured process: the real server, an echo beside it on the same port, and on a second port the same echo
 // on a gRPC server as it comes out of the box. It ends when its input does.
-func serve(core int, traced bool, profiles string) error {
+func serve(core int, traced, sheds bool, profiles string) error {
 	runtime.GOMAXPROCS(1)
 	if err := pin(core); err != nil {
 		fmt.Fprintln(os.Stderr, "not pinned:", err)
 	}
 	cfg := server.DefaultConfig()
 	cfg.Listen, cfg.OpsListen = "127.0.0.1:0", ""
+	if !sheds {
+		cfg.QueueTarget = -1
+	}
 	opts := []server.Option{server.WithService(&echoService, echo{})}
 	if traced {
 		opts = append(opts, server.WithSpanProcessor(dropped{}))

@@ -42,8 +42,9 @@ type world struct {
 }
 
 // start brings up a server process with a fleet in which each of the prompts is held by some.
-func start(ctx context.Context, core, workers, tokens int, traced bool, profiles string) (*world, error) {
-	cmd := exec.Command(os.Args[0], "-serve", fmt.Sprintf("-core=%d", core), fmt.Sprintf("-traced=%v", traced), "-profiles="+profiles)
+func start(ctx context.Context, core, workers, tokens int, traced, sheds bool, profiles string) (*world, error) {
+	cmd := exec.Command(os.Args[0], "-serve", fmt.Sprintf("-core=%d", core), fmt.Sprintf("-traced=%v", traced),
+		fmt.Sprintf("-sheds=%v", sheds), "-profiles="+profiles)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -51,6 +51,7 @@ const (
 	ReasonDeadline           Reason = "DEADLINE"
 	ReasonDraining           Reason = "DRAINING"
 	ReasonGatewaysFull       Reason = "GATEWAYS_FULL"
+	ReasonOverloaded         Reason = "OVERLOADED"
 )
 
 // Error is every error this module sends to a caller. It carries no prompt contents.

@@ -80,6 +80,7 @@ func (s *settings) groups() []group {
 			{"max-message-bytes", "largest message; 0: what the longest prompt needs", number(&s.MaxMessageBytes)},
 			{"max-concurrent-streams", "open calls on one connection", number(&s.MaxConcurrentStreams)},
 			{"max-header-bytes", "size of a call's metadata", number(&s.MaxHeaderBytes)},
+			{"queue-target", "refuse some calls when they wait longer for a processor; -1s: never", span(&s.QueueTarget)},
 			{"max-workers", "workers in the fleet", number(&s.MaxWorkers)},
 			{"max-blocks", "blocks in the index, each once per target, 12 to 16 bytes", number(&s.MaxBlocks)},
 			{"max-engine-hashes", "engine hashes kept for workers that name blocks by them, 60 bytes", number(&s.MaxEngineHashes)},

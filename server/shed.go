@@ -1,0 +1,132 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/tap"
+
+	"github.com/kvoracle/kvoracle/internal/oracle"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// shedder refuses a share of the Route calls when they wait too long for a processor.
+//
+// A decision does not block, so where too many are asked for they wait before their handler runs, and counting handlers
+// would see nothing. What is measured is that wait: from a call's headers to its handler, of each eighth call. A queue
+// that is there for a whole window, so that even the shortest wait in it was above the target, is one that does not
+// drain (the rule of CoDel, RFC 8289). The share refused follows that shortest wait and its trend, as in PIE (RFC 8033):
+//
+//	share += pull * (wait-target)/target + damp * (wait-wait before)/target
+//
+// with a step of at most maxStep, and a window without a wait counted as one with none. Calls
+// are refused when their headers come, before there is a goroutine or a message: that costs a fraction of an answer, so
+// most of the machine goes on answering. Streams are not touched: flow control holds back RouteStream, and reports of
+// blocks and load, progress and the operator's calls are what gets everybody out of trouble.
+//
+// All methods may be called concurrently.
+type shedder struct {
+	target  atomic.Int64  // nanoseconds; 0 or less: never shed
+	share   atomic.Uint32 // of calls refused, of allShares
+	calls   atomic.Uint32
+	refusal error
+	refused func()
+
+	mu    sync.Mutex
+	end   time.Time     // of the window
+	least time.Duration // shortest wait in the window
+	some  bool          // there was one
+	last  time.Duration // shortest wait in the window before
+}
+
+const (
+	allShares  = 1 << 16
+	mostShares = allShares * 49 / 50 // never all: somebody must see that it is over
+	maxStep    = allShares / 16
+	pull       = allShares / 256
+	damp       = allShares / 32
+	shedWindow = 10 * time.Millisecond
+	timedCalls = 8 // one in so many
+)
+
+func newShedder(target time.Duration, refused func()) *shedder {
+	d := &shedder{refused: refused, refusal: toStatus(oracle.Fault(oracle.Exhausted, oracle.ReasonOverloaded, "", "",
+		"more is asked than can be answered; ask again later"))}
+	d.target.Store(int64(target))
+	return d
+}
+
+// arrived is the context's key for the time a call's headers came.
+type arrived struct{}
+
+// tap is gRPC's look at each new call, in the goroutine that reads its connection.
+func (d *shedder) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if info.FullMethodName != kvoraclev1.RouteService_Route_FullMethodName || d.target.Load() <= 0 {
+		return ctx, nil
+	}
+	if d.share.Load() > 0 {
+		d.roll(time.Now()) // windows pass without a call that gets through
+		if rand.Uint32N(allShares) < d.share.Load() {
+			d.refused()
+			return nil, d.refusal
+		}
+	}
+	if d.calls.Add(1)%timedCalls == 0 {
+		ctx = context.WithValue(ctx, arrived{}, time.Now())
+	}
+	return ctx, nil
+}
+
+// begun is told when a call's handler runs.
+func (d *shedder) begun(ctx context.Context) {
+	if at, ok := ctx.Value(arrived{}).(time.Time); ok {
+		now := time.Now()
+		d.waited(now.Sub(at), now)
+	}
+}
+
+func (d *shedder) waited(wait time.Duration, now time.Time) {
+	d.roll(now)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.some || wait < d.least {
+		d.least, d.some = wait, true
+	}
+}
+
+// roll closes the window when it is over, and every one that has passed since without a call.
+func (d *shedder) roll(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now.Before(d.end) {
+		return
+	}
+	least, target := d.least, float64(d.target.Load())
+	if !d.some {
+		least = 0
+	}
+	step := pull*(float64(least)-target)/target + damp*float64(least-d.last)/target
+	share := float64(d.share.Load()) + min(max(step, -maxStep), maxStep)
+	share -= pull * float64(max(now.Sub(d.end)/shedWindow, 0)) // windows that nothing was heard of
+	d.share.Store(uint32(min(max(share, 0), mostShares)))
+	d.end, d.some, d.last = now.Add(shedWindow), false, least
+}
+
+// shed counts a refused call. It is called under a connection's lock.
+func (s *Server) shed() {
+	s.sheds.Add(1)
+	s.tel.Refused(kvoraclev1.RouteService_Route_FullMethodName, string(oracle.ReasonOverloaded))
+}
+
+// tellSheds writes a line when calls were refused since the last one.
+func (s *Server) tellSheds() {
+	if n := s.sheds.Swap(0); n > 0 {
+		s.watch.line(context.Background(), &s.watch.others, slog.LevelWarn, "overloaded: calls were refused",
+			slog.Uint64("calls", n), slog.Float64("share", float64(s.shedder.share.Load())/allShares))
+	}
+}
