@@ -45,10 +45,10 @@ func TestShedderFollowsTheShortestWait(t *testing.T) {
 	if got := d.shareNow(); got >= before {
 		t.Errorf("the queue has drained, and the share went from %v to %v", before, got)
 	}
-	now = now.Add(2 * time.Second)
+	now = now.Add(4 * time.Second)
 	d.roll(now)
 	if got := d.shareNow(); got != 0 {
-		t.Errorf("after two quiet seconds %v is refused", got)
+		t.Errorf("after four quiet seconds %v is refused", got)
 	}
 }
 
