@@ -21,12 +21,22 @@ type Booking struct {
 	// UncachedTokens is the part of it that has to be computed; at most PromptTokens.
 	UncachedTokens int
 	// SharedTokens is the part of it that requests in flight there hold already, so that it takes no new memory; at most
-	// PromptTokens. 0: none, or not known.
+	// PromptTokens. 0: none, or not known. Not read with Marks, which know better.
 	SharedTokens int
 	// PrefillSeconds is the estimated compute of the uncached part, at most an hour.
 	PrefillSeconds float64
 	// ExpectedOutput is the number of output tokens expected; 0: the running mean.
 	ExpectedOutput int
+	// Note is the caller's; the tracker only carries it.
+	Note Note
+}
+
+// Note is what a caller wants to know again of a booking when news of it comes.
+type Note struct {
+	// Decoding and ReadTokens are the sequences and the KV tokens that were decoding on the target.
+	Decoding, ReadTokens float32
+	// Transfer is the predicted time of bringing blocks from farther tiers, in seconds.
+	Transfer float32
 }
 
 // stage is a booking's place in its life. It only grows.
@@ -42,9 +52,13 @@ const (
 type booking struct {
 	Booking
 	stage    stage
+	told     bool  // its first token was, by word or by output
 	bookedAt int64 // on the tracker's clock
 	renewed  int64 // the same; the lease counts from here
 	amounts  amounts
+
+	marks      []uint64
+	markTokens int64 // of one
 
 	links [numLists]struct{ prev, next *booking }
 }
@@ -70,6 +84,7 @@ const (
 	byLease   = iota // all bookings, longest without news first
 	byTarget         // of one target
 	byGateway        // of one gateway
+	byTurn           // of one target, without a first token
 	numLists
 )
 

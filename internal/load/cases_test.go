@@ -506,3 +506,90 @@ func TestMeanOutput(t *testing.T) {
 		t.Errorf("the mean stands in for an unknown output: %+v", s)
 	}
 }
+
+// TestSilentGatewaysPrefillsEndByTheClock: a gateway that never tells first tokens is noticed, and its prefills are worked
+// off by the clock, one after the other; one that tells keeps what it has not told.
+func TestSilentGatewaysPrefillsEndByTheClock(t *testing.T) {
+	tr := twoTargets(Config{})
+	book := func(id DecisionID, gateway string, at time.Duration) {
+		mustBook(t, tr, Booking{ID: id, Target: 0, Gateway: gateway, PromptTokens: 1000, UncachedTokens: 1000, PrefillSeconds: 1}, at)
+	}
+	pending := func(at time.Duration) float64 { return tr.States(both(), after(at), nil)[0].PendingPrefillSeconds }
+
+	at := time.Second
+	for id := DecisionID(1); id <= 4; id++ { // until it is known
+		book(id, "silent", at)
+		if got := pending(at + 9*time.Second); got != 1 {
+			t.Fatalf("request %d: %v s pending, want 1: nobody knows yet that its first token will not be told", id, got)
+		}
+		at += 10 * time.Second
+		tr.Finish(id, 5, after(at))
+	}
+	for id := DecisionID(11); id <= 13; id++ {
+		book(id, "silent", at)
+	}
+	for _, step := range []struct {
+		in   time.Duration
+		want float64
+	}{{0, 3}, {1249 * time.Millisecond, 3}, {1250 * time.Millisecond, 2}, {2600 * time.Millisecond, 1}, {3750 * time.Millisecond, 0}} {
+		if got := pending(at + step.in); got != step.want {
+			t.Errorf("%v after three prefills of a second: %v s pending, want %v", step.in, got, step.want)
+		}
+	}
+	book(21, "telling", at+10*time.Second)
+	if got := pending(at + time.Minute); got != 1 {
+		t.Errorf("of a gateway that tells: %v s pending, want 1", got)
+	}
+	// It begins to tell: it is believed again.
+	at += time.Minute
+	tr.Finish(21, 5, after(at))
+	for id := DecisionID(31); id <= 36; id++ {
+		book(id, "silent", at)
+		if o, _ := tr.FirstToken(id, after(at+5*time.Second)); o != Applied {
+			t.Errorf("a first token that was presumed: %v", o)
+		}
+		at += 10 * time.Second
+		tr.Finish(id, 5, after(at))
+	}
+	book(41, "silent", at)
+	if got := pending(at + 30*time.Second); got != 1 {
+		t.Errorf("it tells again: %v s pending, want 1", got)
+	}
+}
+
+// TestSharedMemoryOutlivesItsFirstUser: what two requests share is held until the second ends, whoever came first.
+func TestSharedMemoryOutlivesItsFirstUser(t *testing.T) {
+	tr := twoTargets(Config{})
+	held := func() float64 { return tr.States(both(), after(0), nil)[0].HeldTokens }
+	blocks := []uint64{1, 2, 3, 4, 5}
+	for id := DecisionID(1); id <= 2; id++ {
+		b := Booking{ID: id, Target: 0, PromptTokens: 5100, UncachedTokens: 100}
+		if err := tr.BookMarked(b, Marks{Blocks: blocks, Tokens: 1000, Covered: 5000}, after(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	blocks[0] = 9 // the tracker has its own
+	for ended, want := range []float64{5200, 5100, 0} {
+		if ended > 0 {
+			tr.Finish(DecisionID(ended), 1, after(0))
+		}
+		if got := held(); got != want {
+			t.Errorf("%d of two requests for the same 5,000 tokens have ended: %v tokens held, want %v", ended, got, want)
+		}
+	}
+}
+
+// TestGaugeDoesNotContainTheQueue: requests that wait in the engine's queue have no memory yet, so that the gauge of a
+// sample cannot explain them away.
+func TestGaugeDoesNotContainTheQueue(t *testing.T) {
+	tr := twoTargets(Config{})
+	for id := DecisionID(1); id <= 3; id++ {
+		mustBook(t, tr, Booking{ID: id, Target: 0, PromptTokens: 1000, UncachedTokens: 1000, PrefillSeconds: 1}, 0)
+	}
+	if _, err := tr.Report(0, Sample{Running: Known(1), Waiting: Known(2), UsedBlocks: Known(10), TotalBlocks: Known(100)}, after(0)); err != nil {
+		t.Fatal(err)
+	}
+	if got := tr.States(both(), after(0), nil)[0]; got.KVUsed != 0.1 || got.UnreportedTokens != 2000 {
+		t.Errorf("one runs, two wait: KV use %v and %v tokens beyond it, want 0.1 and 2000", got.KVUsed, got.UnreportedTokens)
+	}
+}

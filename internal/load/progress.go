@@ -71,10 +71,12 @@ func (t *Tracker) FirstToken(id DecisionID, now time.Time) (o Outcome, waited ti
 	if b == nil {
 		return t.tell(Unknown), 0
 	}
-	if b.stage >= decoding {
+	if b.told {
 		return t.tell(Late), 0
 	}
+	b.told = true
 	t.change(b, func() { b.stage = decoding })
+	t.targets[b.Target].turn = at
 	t.renew(b, at)
 	return t.tell(Applied), time.Duration(at - b.bookedAt)
 }
@@ -96,7 +98,7 @@ func (t *Tracker) Generating(id DecisionID, outputTokens int, now time.Time) Out
 	t.change(b, func() {
 		b.amounts.output = out
 		if out > 0 {
-			b.stage = decoding
+			b.stage, b.told = decoding, true
 		}
 	})
 	t.renew(b, at)
@@ -112,6 +114,7 @@ func (t *Tracker) Finish(id DecisionID, outputTokens int, now time.Time) Outcome
 	if b == nil {
 		return t.tell(Unknown)
 	}
+	t.learnHabit(b)
 	if out := max(within(outputTokens, maxTokens), b.amounts.output); out > 0 {
 		t.meanOutput += meanWeight * (float64(out) - t.meanOutput)
 	}
@@ -173,8 +176,12 @@ func (t *Tracker) Expire(now time.Time) (released int) {
 func (t *Tracker) change(b *booking, edit func()) {
 	g := t.targets[b.Target]
 	g.add(b, -1)
+	before := b.stage
 	edit()
 	g.add(b, 1)
+	if before < decoding && b.stage >= decoding {
+		g.prefills.remove(b)
+	}
 }
 
 // renew starts the lease anew. The clock never goes back, so the back of the list is the place that keeps it ordered.

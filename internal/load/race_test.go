@@ -3,6 +3,7 @@ package load
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strconv"
 	"sync"
 	"testing"
@@ -67,7 +68,7 @@ func audit(t *testing.T, tr *Tracker) {
 			booked: g.booked, prefilling: g.prefilling, pending: g.pending, pendingTok: g.pendingTok, active: g.active,
 			held: g.held, toCome: g.toCome,
 		}
-		if got != want {
+		if !reflect.DeepEqual(got, want) {
 			t.Errorf("target %d:\ngot  %+v\nwant %+v", id, got, want)
 		}
 	}

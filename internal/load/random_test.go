@@ -60,7 +60,17 @@ func TestTrackerMatchesTwin(t *testing.T) {
 			if r.IntN(2) == 0 {
 				b.RequestID = fmt.Sprint("r", r.IntN(60))
 			}
-			check(n, "book", tr.Book(b, at), w.book(b))
+			var m Marks
+			if r.IntN(2) == 0 {
+				m = Marks{Tokens: 256, Covered: r.IntN(3000)}
+				for _, x := range r.Perm(12)[:r.IntN(6)] {
+					m.Blocks = append(m.Blocks, uint64(x))
+				}
+				if m.Covered == 0 {
+					m = Marks{}
+				}
+			}
+			check(n, "book", tr.BookMarked(b, m, at), w.book(b, m))
 		case op < 37:
 			tick()
 			has, g := r.IntN(2) == 0, gateway()
@@ -206,6 +216,9 @@ func TestTrackerMatchesTwin(t *testing.T) {
 	}
 	if mean := float64(living) / ops; mean < 10 {
 		t.Errorf("%.1f bookings lived on average: the operations do not exercise sums", mean)
+	}
+	if w.count.Presumed < 100 {
+		t.Errorf("%d prefills presumed over: the operations do not exercise it", w.count.Presumed)
 	}
 	if w.count.SamplesIgnored < 100 {
 		t.Errorf("%d samples ignored: the operations do not exercise it", w.count.SamplesIgnored)

@@ -33,7 +33,7 @@ type Sample struct {
 	Running, Waiting Gauge
 	// WaitingPrefillTokens is the number of prompt tokens still to be computed, queue and running batch together.
 	WaitingPrefillTokens Gauge
-	// UsedBlocks is the number of KV blocks that running requests refer to, TotalBlocks that of all. A total of 0 is
+	// UsedBlocks is the number of KV blocks that running requests refer to (waiting ones have none yet), TotalBlocks that of all. A total of 0 is
 	// unknown.
 	UsedBlocks, TotalBlocks Gauge
 	// SecondsPerToken is what a prefill token costs on this target, in seconds; 0: Config.PrefillSecondsPerToken.
@@ -63,7 +63,7 @@ type report struct {
 	counted   bool  // it said something of requests or prefill
 	external  external
 	kvUsed    float64 // 0 to 1, or unknownKV
-	held      int64   // target.held at that moment
+	held      int64   // target.held at that moment, as far as the gauge can contain it
 }
 
 // external is work on a target that is not booked.
@@ -85,6 +85,7 @@ func (t *Tracker) Report(id fleet.TargetID, s Sample, now time.Time) (Belief, er
 	if g == nil {
 		return Belief{}, ErrUnknownTarget
 	}
+	t.presume(g)
 	r := &g.report
 	late := s.SampledAt != 0 && s.SampledAt < r.sampledAt && t.isFresh(r)
 	if late {
@@ -98,7 +99,7 @@ func (t *Tracker) Report(id fleet.TargetID, s Sample, now time.Time) (Belief, er
 	r.seen, r.at = true, at
 	r.counted = s.Running.Known || s.Waiting.Known || s.WaitingPrefillTokens.Known
 	r.external = t.beyond(g, &s)
-	r.kvUsed, r.held = unknownKV, g.held
+	r.kvUsed, r.held = unknownKV, g.held+g.marked-g.unadmitted(s.Waiting.read())
 	if total := s.TotalBlocks.read(); total > 0 && s.UsedBlocks.Known {
 		r.kvUsed = min(float64(s.UsedBlocks.read())/float64(total), 1)
 	}
@@ -133,6 +134,17 @@ func (t *Tracker) beyond(g *target, s *Sample) external {
 	}
 	e.seconds = e.tokens * rate
 	return e
+}
+
+// unadmitted is the memory of the bookings that wait in the engine's queue: its gauge does not contain them yet. They are
+// the newest of those without a first token.
+func (g *target) unadmitted(waiting int64) int64 {
+	sum := int64(0)
+	for b := g.prefills.last; b != nil && waiting > 0; b = b.links[byTurn].prev {
+		sum += g.alone(b)
+		waiting--
+	}
+	return sum
 }
 
 // isFresh says whether a report is still believed.

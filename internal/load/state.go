@@ -89,6 +89,9 @@ func (t *Tracker) StatesAmong(targets, peers []fleet.TargetID, now time.Time, ds
 	anyFresh, gaps := false, false
 	for _, id := range targets {
 		g := t.target(id)
+		if g != nil {
+			t.presume(g)
+		}
 		fresh := g != nil && t.isFresh(&g.report)
 		anyFresh = anyFresh || fresh
 		gaps = gaps || !fresh || !g.report.counted || g.report.kvUsed < 0
@@ -141,8 +144,8 @@ func (t *Tracker) read(g *target, anyFresh bool, missing *gap, s *State) {
 		s.PendingPrefillSeconds = seconds(g.pending)
 		s.PendingPrefillTokens = float64(g.pendingTok)
 		s.ActiveTokens = float64(g.active)
-		s.HeldTokens = float64(g.held)
-		s.UnreportedTokens += float64(g.held)
+		s.HeldTokens = float64(g.held + g.marked)
+		s.UnreportedTokens += float64(g.held + g.marked)
 		s.OutputToCome = float64(g.toCome)
 		s.LastChosen = g.lastChosen
 	}

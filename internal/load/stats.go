@@ -7,6 +7,8 @@ type Counters struct {
 	// Finished, Cancelled, Failed, Expired, GatewayGone and Dropped count bookings released, by cause. Together they
 	// are Booked less the living ones.
 	Finished, Cancelled, Failed, Expired, GatewayGone, Dropped uint64
+	// Presumed counts prefills that were taken to be over because their time was, no first token having been told.
+	Presumed uint64
 	// Late and Unknown count progress events that changed nothing.
 	Late, Unknown uint64
 	// Samples counts load samples accepted, SamplesIgnored those that came after a newer one.

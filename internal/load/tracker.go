@@ -33,6 +33,7 @@ type Tracker struct {
 	bookings map[DecisionID]*booking
 	requests map[string]*booking
 	gateways map[string]*list
+	habits   map[string]float64 // of gateways: see presume.go
 	leases   list
 	free     *booking // ended ones for reuse, linked through links[byLease].next
 	chosen   uint64   // bookings ever made
@@ -46,6 +47,8 @@ type Tracker struct {
 // target is one target's record.
 type target struct {
 	bookings list
+	prefills list  // those without a first token, in order
+	turn     int64 // when the first of them could begin, unless it came later
 
 	// Sums over the living bookings.
 	booked     int64
@@ -53,8 +56,11 @@ type target struct {
 	pending    int64 // their prefill, nanoseconds
 	pendingTok int64 // their uncached tokens
 	active     int64 // KV tokens
-	held       int64 // KV tokens, shared prefixes once
-	toCome     int64 // output tokens
+	held       int64 // KV tokens, but for what is marked
+
+	refs   map[uint64]int32 // bookings by marked block
+	marked int64            // KV tokens that the marked blocks stand for
+	toCome int64            // output tokens
 
 	lastChosen uint64
 	report     report
@@ -67,6 +73,7 @@ func New(cfg Config) *Tracker {
 		bookings:     make(map[DecisionID]*booking),
 		requests:     make(map[string]*booking),
 		gateways:     make(map[string]*list),
+		habits:       make(map[string]float64),
 		leases:       list{which: byLease},
 		meanOutput:   priorOutput,
 		meanUncached: priorUncached,
@@ -99,7 +106,7 @@ func (t *Tracker) Add(id fleet.TargetID) {
 	for int64(len(t.targets)) <= int64(id) {
 		t.targets = append(t.targets, nil)
 	}
-	t.targets[id] = &target{bookings: list{which: byTarget}, report: report{kvUsed: unknownKV}}
+	t.targets[id] = &target{bookings: list{which: byTarget}, prefills: list{which: byTurn}, report: report{kvUsed: unknownKV}}
 	t.known++
 }
 
@@ -124,7 +131,10 @@ func (t *Tracker) Drop(id fleet.TargetID) (released int) {
 
 // Book starts a booking. It errs with ErrUnknownTarget, ErrRepeated (the ID or the RequestID has a living booking, for
 // instance of the same request routed twice at once) or ErrFull, and then changes nothing.
-func (t *Tracker) Book(b Booking, now time.Time) error {
+func (t *Tracker) Book(b Booking, now time.Time) error { return t.BookMarked(b, Marks{}, now) }
+
+// BookMarked is Book with a sample of the prompt's blocks, which is copied.
+func (t *Tracker) BookMarked(b Booking, m Marks, now time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := t.tick(now)
@@ -145,6 +155,10 @@ func (t *Tracker) Book(b Booking, now time.Time) error {
 	n.Booking = b
 	n.bookedAt, n.renewed = at, at
 	n.amounts = t.amounts(&b)
+	if m.Covered > 0 {
+		n.marks, n.markTokens = append(n.marks[:0], m.Blocks...), within(m.Tokens, maxTokens/max(len(m.Blocks), 1))
+		n.amounts.shared = within(m.Covered, int(n.amounts.prompt))
+	}
 	t.bookings[b.ID] = n
 	if b.RequestID != "" {
 		t.requests[b.RequestID] = n
@@ -199,6 +213,26 @@ func (t *Tracker) Lookup(id DecisionID) (Booking, bool) {
 	return b.Booking, true
 }
 
+// Ages is how long ago things happened to a booking.
+type Ages struct {
+	// Booked is the time since it was made.
+	Booked time.Duration
+	// Told says that the first token was, by word or by output.
+	Told bool
+}
+
+// Ages reads the ages of a living booking; the zero Ages of any other.
+func (t *Tracker) Ages(id DecisionID, now time.Time) Ages {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.tick(now)
+	b := t.bookings[id]
+	if b == nil {
+		return Ages{}
+	}
+	return Ages{Booked: time.Duration(at - b.bookedAt), Told: b.told}
+}
+
 // MeanOutput is the running mean of the outputs of finished requests, in tokens; 200 before the first.
 func (t *Tracker) MeanOutput() float64 {
 	t.mu.Lock()
@@ -209,11 +243,19 @@ func (t *Tracker) MeanOutput() float64 {
 // enter adds a booking to a target's sums.
 func (t *Tracker) enter(g *target, b *booking) {
 	g.bookings.pushBack(b)
+	if b.stage < decoding {
+		g.prefills.pushBack(b)
+	}
+	g.mark(b)
 	g.add(b, 1)
 }
 
 func (g *target) leave(b *booking) {
 	g.bookings.remove(b)
+	if b.stage < decoding {
+		g.prefills.remove(b)
+	}
+	g.unmark(b)
 	g.add(b, -1)
 }
 
@@ -240,7 +282,7 @@ func (t *Tracker) release(b *booking) {
 	if b.RequestID != "" {
 		delete(t.requests, b.RequestID)
 	}
-	*b = booking{}
+	*b = booking{marks: b.marks[:0]}
 	b.links[byLease].next = t.free
 	t.free = b
 }

@@ -21,16 +21,20 @@ type twin struct {
 	output   float64
 	uncached float64
 	count    Counters
+	told     map[string][]bool // by gateway: whether its ended requests had a first token told
+	came     int               // arrivals at targets
 }
 
 type twinBooking struct {
 	Booking
-	sent, first          bool
+	sent, first, told    bool
+	came                 int // number of its arrival at its target
 	output               int
 	made, heard          time.Duration
 	nanos                int64
 	expected             int
 	prompt, fresh, share int
+	marks                Marks
 }
 
 type twinTarget struct {
@@ -41,10 +45,11 @@ type twinTarget struct {
 	sample  *Sample // last accepted
 	ext     external
 	held    float64 // when it came
+	turn    time.Duration
 }
 
 func newTwin(cfg Config) *twin {
-	return &twin{cfg: cfg.withDefaults(), targets: map[fleet.TargetID]*twinTarget{}, output: 200, uncached: 512}
+	return &twin{cfg: cfg.withDefaults(), targets: map[fleet.TargetID]*twinTarget{}, told: map[string][]bool{}, output: 200, uncached: 512}
 }
 
 func (w *twin) find(match func(*twinBooking) bool) *twinBooking {
@@ -65,7 +70,7 @@ func (w *twin) drop(match func(*twinBooking) bool) int {
 	return n - len(w.bookings)
 }
 
-func (w *twin) book(b Booking) error {
+func (w *twin) book(b Booking, m Marks) error {
 	switch {
 	case w.targets[b.Target] == nil:
 		return ErrUnknownTarget
@@ -80,11 +85,16 @@ func (w *twin) book(b Booking) error {
 	n := &twinBooking{Booking: b, made: w.clock, heard: w.clock}
 	n.prompt = max(b.PromptTokens, 0)
 	n.fresh, n.share = min(max(b.UncachedTokens, 0), n.prompt), min(max(b.SharedTokens, 0), n.prompt)
+	if n.marks = m; m.Covered > 0 {
+		n.share = min(m.Covered, n.prompt)
+	}
 	n.nanos = int64(math.Round(max(b.PrefillSeconds, 0) * 1e9))
 	n.expected = min(max(b.ExpectedOutput, 0), w.cfg.MaxExpectedOutput)
 	if n.expected == 0 {
 		n.expected = int(math.Round(w.output))
 	}
+	w.came++
+	n.came = w.came
 	w.bookings = append(w.bookings, n)
 	w.count.Booked++
 	w.targets[b.Target].chosen = w.count.Booked
@@ -102,7 +112,8 @@ func (w *twin) dispatched(id DecisionID, to fleet.TargetID, has bool, gateway st
 		return Late
 	}
 	if moves {
-		b.Target = to
+		w.came++
+		b.Target, b.came = to, w.came
 	}
 	if gateway != "" {
 		b.Gateway = gateway
@@ -116,10 +127,11 @@ func (w *twin) firstToken(id DecisionID) (Outcome, time.Duration) {
 	if b == nil {
 		return Unknown, 0
 	}
-	if b.first {
+	if b.told {
 		return Late, 0
 	}
-	b.first, b.heard = true, w.clock
+	b.first, b.told, b.heard = true, true, w.clock
+	w.targets[b.Target].turn = w.clock
 	return Applied, w.clock - b.made
 }
 
@@ -133,7 +145,7 @@ func (w *twin) generating(id DecisionID, out int) Outcome {
 		return Late
 	}
 	b.output, b.heard = out, w.clock
-	b.first = b.first || out > 0
+	b.first, b.told = b.first || out > 0, b.told || out > 0
 	return Applied
 }
 
@@ -143,6 +155,7 @@ func (w *twin) end(id DecisionID, out int, counter *uint64) Outcome {
 		return Unknown
 	}
 	if counter == &w.count.Finished {
+		w.told[b.Gateway] = append(w.told[b.Gateway], b.told)
 		if o := max(out, b.output); o > 0 {
 			w.output += 0.01 * (float64(o) - w.output)
 		}
@@ -150,6 +163,44 @@ func (w *twin) end(id DecisionID, out int, counter *uint64) Outcome {
 	w.drop(func(o *twinBooking) bool { return o == b })
 	*counter++
 	return Applied
+}
+
+// tells goes through everything a gateway has ever done.
+func (w *twin) tells(gateway string) bool {
+	habit := 1.0
+	for _, told := range w.told[gateway] {
+		v := 0.0
+		if told {
+			v = 1
+		}
+		if habit += 0.2 * (v - habit); habit > 0.99 {
+			habit = 1
+		}
+	}
+	return habit >= 0.5
+}
+
+// presume looks for the first prefill of a target until it may stay.
+func (w *twin) presume(id fleet.TargetID) {
+	g := w.targets[id]
+	for g != nil {
+		var b *twinBooking
+		for _, o := range w.bookings {
+			if o.Target == id && !o.first && (b == nil || o.came < b.came) {
+				b = o
+			}
+		}
+		if b == nil || w.tells(b.Gateway) {
+			return
+		}
+		begun := max(g.turn, b.made)
+		given := max(time.Duration(float64(b.nanos)*1.25), 10*time.Millisecond)
+		if w.clock < begun+given {
+			return
+		}
+		g.turn, b.first = begun+given, true
+		w.count.Presumed++
+	}
 }
 
 func (w *twin) isFresh(g *twinTarget) bool {
@@ -161,6 +212,7 @@ func (w *twin) report(id fleet.TargetID, s Sample) (Belief, error) {
 	if g == nil {
 		return Belief{}, ErrUnknownTarget
 	}
+	w.presume(id)
 	st := w.own(id)
 	ignored := s.SampledAt != 0 && s.SampledAt < g.sampled && w.isFresh(g)
 	if ignored {
@@ -182,7 +234,7 @@ func (w *twin) report(id fleet.TargetID, s Sample) (Belief, error) {
 			rate = s.SecondsPerToken
 		}
 		g.ext.seconds = g.ext.tokens * rate
-		g.has, g.at, g.sample, g.held = true, w.clock, &s, st.HeldTokens
+		g.has, g.at, g.sample, g.held = true, w.clock, &s, st.HeldTokens-w.queued(id, s.Waiting.Value)
 	}
 	return Belief{
 		Ignored:               ignored,
@@ -190,6 +242,39 @@ func (w *twin) report(id fleet.TargetID, s Sample) (Belief, error) {
 		Booked:                st.Booked,
 		PendingPrefillSeconds: st.PendingPrefillSeconds + g.ext.seconds,
 	}, nil
+}
+
+// marked is the memory that the marks of a target's bookings stand for, but for those of one booking.
+func (w *twin) marked(id fleet.TargetID, but *twinBooking) float64 {
+	blocks := map[uint64]int{}
+	for _, b := range w.bookings {
+		if b.Target == id && b != but {
+			for _, x := range b.marks.Blocks {
+				blocks[x] = b.marks.Tokens
+			}
+		}
+	}
+	sum := 0
+	for _, n := range blocks {
+		sum += n
+	}
+	return float64(sum)
+}
+
+// queued is the memory of the n last to come of those without a first token.
+func (w *twin) queued(id fleet.TargetID, n int) float64 {
+	var waiting []*twinBooking
+	for _, b := range w.bookings {
+		if b.Target == id && !b.first {
+			waiting = append(waiting, b)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *twinBooking) int { return cmp.Compare(b.came, a.came) })
+	sum := 0.0
+	for _, b := range waiting[:min(len(waiting), max(n, 0))] {
+		sum += float64(b.prompt-b.share+b.output) + w.marked(id, nil) - w.marked(id, b)
+	}
+	return sum
 }
 
 func saysKV(s *Sample) bool {
@@ -225,6 +310,7 @@ func (w *twin) own(id fleet.TargetID) State {
 		s.HeldTokens += float64(b.prompt - b.share + b.output)
 		s.OutputToCome += float64(max(0, b.expected-b.output))
 	}
+	s.HeldTokens += w.marked(id, nil)
 	s.PendingPrefillSeconds = float64(nanos) / 1e9
 	return s
 }
@@ -234,6 +320,7 @@ func (w *twin) states(ids, peers []fleet.TargetID) []State {
 	var used []float64
 	anyFresh := false
 	for _, id := range ids {
+		w.presume(id)
 		anyFresh = anyFresh || w.isFresh(w.targets[id])
 	}
 	for _, id := range peers {

@@ -28,6 +28,7 @@ func (o *Oracle) register(spec fleet.Spec, incarnation uint64, now time.Time) (*
 		return nil, Fault(Internal, ReasonInternal, "", "", err.Error())
 	}
 	if !c.IsNew {
+		o.reprice(c.Worker)
 		if c.Worker.IsLost {
 			return o.setLost(c.Worker, false), nil
 		}
@@ -54,7 +55,11 @@ func (o *Oracle) addFeeds(w *fleet.Worker) {
 		for int(id) >= len(o.feeds) {
 			o.feeds = append(o.feeds, nil)
 		}
-		o.feeds[id] = &feed{o: o, target: id}
+		f := &feed{o: o, target: id}
+		o.learn.Begin(id, w.Class)
+		prior := o.prior(w)
+		f.pricing.Store(&pricing{w.Class, prior, corrected(prior, o.learn.Of(id))})
+		o.feeds[id] = f
 	}
 }
 
@@ -73,6 +78,7 @@ func (o *Oracle) bury(targets []fleet.TargetID, cause *Error) (blocks, bookings 
 			f.mu.Unlock()
 		}
 		o.guesses.drop(id)
+		o.learn.Drop(id)
 		n := o.load.Drop(id)
 		bookings += n
 		if n > 0 {

@@ -9,10 +9,9 @@ import (
 
 // LoadSession is one open load stream. Used by one goroutine.
 type LoadSession struct {
-	o        *Oracle
-	target   fleet.TargetID
-	worker   *fleet.Worker // the life it speaks for
-	perToken float64       // seconds of prefill per waiting token
+	o      *Oracle
+	target fleet.TargetID
+	worker *fleet.Worker // the life it speaks for
 }
 
 // OpenLoad opens a load stream for a rank of a known worker.
@@ -31,7 +30,6 @@ func (o *Oracle) OpenLoad(worker string, rank int, incarnation uint64) (*LoadSes
 	o.load.Reconnected(w.Targets[rank])
 	return &LoadSession{
 		o: o, target: w.Targets[rank], worker: w,
-		perToken: o.cost(w.Class).PrefillPerToken,
 	}, nil
 }
 
@@ -46,7 +44,9 @@ func (s *LoadSession) Sample(sample Sample, now time.Time) (Belief, error) {
 	if w == nil || !sameLife(w, s.worker) {
 		return Belief{}, workerGone(s.worker.Worker)
 	}
-	sample.SecondsPerToken = s.perToken
+	if f := s.o.feed(s.target); f != nil {
+		sample.SecondsPerToken = f.pricing.Load().cost.PrefillPerToken
+	}
 	b, err := s.o.load.Report(s.target, sample, now)
 	if err != nil {
 		return Belief{}, workerGone(s.worker.Worker)

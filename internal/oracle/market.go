@@ -20,10 +20,7 @@ func (o *Oracle) prices(r *RouteRequest, end uint64, cands []policy.Candidate, n
 		m = &policy.Market{}
 		o.markets[r.Model] = m
 	}
-	if o.born.IsZero() {
-		o.born = now
-	}
-	at := now.Sub(o.born).Seconds()
+	at := seconds(now)
 	if r.DryRun {
 		return m.Prices(o.uses.Of(end, at))
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/kvoracle/kvoracle/internal/edge"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
+	"github.com/kvoracle/kvoracle/internal/learn"
 	"github.com/kvoracle/kvoracle/internal/load"
 	"github.com/kvoracle/kvoracle/internal/policy"
 )
@@ -100,6 +101,8 @@ type Oracle struct {
 	names    *edge.Budget // engine hashes of all translators
 	guesses  *guesses     // what prompts under way will leave
 	load     *load.Tracker
+	learn    *learn.Learner
+	pricing  sync.Mutex // serialises changes of feeds' pricings; taken before the learner's
 	costs    map[string]*policy.CostModel
 	fallback *policy.CostModel // of a class without a prior
 
@@ -117,7 +120,6 @@ type Oracle struct {
 	history  *history
 	markets  map[string]*policy.Market // by model
 	uses     policy.Uses               // of ends of prefixes
-	born     time.Time                 // the first decision; clock 0 of the markets
 
 	work sync.Pool // of *work
 }
@@ -137,6 +139,7 @@ func New(cfg Config, obs Observer) *Oracle {
 		names:    edge.NewBudget(cfg.EngineHashes),
 		guesses:  newGuesses(cfg.GuessBlocks, cfg.GuessLinger),
 		load:     load.New(cfg.Load),
+		learn:    learn.New(),
 		costs:    make(map[string]*policy.CostModel, len(cfg.Costs)),
 		fallback: &fallback,
 		nextID:   firstDecision(),

@@ -70,8 +70,10 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 		out = o.load.Dispatched(e.Decision, id, has, e.Gateway, now)
 	case FirstToken:
 		var waited time.Duration
+		booking, _ := o.load.Lookup(e.Decision)
 		out, waited = o.load.FirstToken(e.Decision, now)
 		if out == Applied {
+			o.learnFirstToken(&booking, waited, e.TTFT, now)
 			if a := o.Decision(e.Decision); a != nil {
 				ttft := e.TTFT
 				if ttft == 0 {
@@ -84,8 +86,12 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 		out = o.load.Generating(e.Decision, e.OutputTokens, now)
 	case Finished:
 		booking, _ := o.load.Lookup(e.Decision)
+		ages := o.load.Ages(e.Decision, now)
 		out = o.load.Finish(e.Decision, e.OutputTokens, now)
 		o.guesses.linger(e.Decision, now)
+		if out == Applied && !ages.Told {
+			o.learnWhole(&booking, ages.Booked, e.OutputTokens)
+		}
 		if a := o.Decision(e.Decision); a != nil && out == Applied && e.Cached >= 0 {
 			o.obs.Prediction(a.PromptTokens-a.Uncached, e.Cached)
 			if f := o.feed(a.Target.ID); f != nil && booking.Target == a.Target.ID && a.Blocks == Fresh {

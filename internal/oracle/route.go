@@ -76,6 +76,7 @@ type work struct {
 	cands  []policy.Candidate
 	picks  []int   // cands[i] is targets[picks[i]]
 	places []int32 // by TargetID; see place
+	marks  []uint64
 	choice policy.Decision
 	second policy.Decision // the shadow's
 }
@@ -93,6 +94,7 @@ type candidate struct {
 	guess  int        // leading tokens beyond usable, expected
 	shared int        // leading tokens that requests under way there hold
 	state  load.State
+	cost   *policy.CostModel
 }
 
 // promptAt is the prompt at one block size.
@@ -130,7 +132,7 @@ func (o *Oracle) eligible(view *fleet.View, r *RouteRequest, now time.Time, w *w
 			if int(id) >= len(o.feeds) || o.feeds[id] == nil {
 				continue // it is being born, or has just gone
 			}
-			c := candidate{worker: x, rank: rank, id: id, why: why, blocks: o.feeds[id].confidence(now)}
+			c := candidate{worker: x, rank: rank, id: id, why: why, blocks: o.feeds[id].confidence(now), cost: &o.feeds[id].pricing.Load().cost}
 			if why != NotExcluded {
 				w.counts[why]++
 				w.excluded = append(w.excluded, c)
@@ -388,15 +390,18 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	o.nextID++
 	a.Decision = load.DecisionID(o.nextID)
 	a.Lease = o.cfg.Load.Lease
-	if err := o.load.Book(load.Booking{
+	p := &w.prompts[best.size]
+	if err := o.load.BookMarked(load.Booking{
 		ID: a.Decision, Target: best.id, RequestID: r.RequestID,
 		PromptTokens: r.Prompt.Length, UncachedTokens: score.Uncached, SharedTokens: best.shared,
 		PrefillSeconds: w.cands[w.choice.Best].Cost.PrefillTime(score.Uncached, r.Prompt.Length-score.Uncached),
 		ExpectedOutput: int(expected),
-	}, now); err != nil {
+		Note: load.Note{
+			Decoding: float32(best.state.Decoding), ReadTokens: float32(best.state.ActiveTokens), Transfer: float32(score.Terms.Transfer),
+		},
+	}, w.mark(p), now); err != nil {
 		return nil, bookingFault(err)
 	}
-	p := &w.prompts[best.size]
 	o.guesses.add(a.Decision, best.id, p.chain, now)
 	if r.Session != "" {
 		o.sessions.put(r.Session, best.id, best.worker)
@@ -406,6 +411,21 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	}
 	o.history.add(a, w)
 	return a, nil
+}
+
+// markEvery is how many tokens one marked block stands for, roughly.
+const markEvery = 512
+
+// mark samples the blocks of a prompt by their ids.
+func (w *work) mark(p *promptAt) load.Marks {
+	every := uint64(max(markEvery/p.size, 1))
+	w.marks = w.marks[:0]
+	for _, id := range p.chain {
+		if uint64(id)%every == 0 {
+			w.marks = append(w.marks, uint64(id))
+		}
+	}
+	return load.Marks{Blocks: w.marks, Tokens: int(every) * p.size, Covered: len(p.chain) * p.size}
 }
 
 // head names the first headTokens of a prompt, or as many of them as are full blocks; 0: not one is.
@@ -479,7 +499,7 @@ func (o *Oracle) look(view *fleet.View, r *RouteRequest, now time.Time, w *work)
 			UnreportedTokens: c.state.UnreportedTokens,
 			LastChosen:       c.state.LastChosen,
 			SameSession:      bound && last == c.id,
-			Cost:             o.cost(c.worker.Class),
+			Cost:             c.cost,
 		})
 	}
 	if len(w.cands) == 0 {

@@ -15,12 +15,13 @@ func liveOptions() RunOptions {
 	}
 }
 
-// The product and the books of a Router see the same and come to the same, with any policy.
+// The product and the books of a Router see the same and come to much the same, with any policy. Least time differs most:
+// live it learns what work costs and what it is worth.
 func TestLiveAgreesWithRouter(t *testing.T) {
 	tr := mustSample(t)
 	tr.Requests = tr.Requests[:1200]
 	// The rules that count requests tie often, and ties go by what little is not the same.
-	for name, within := range map[string]float64{"least_time": 0.03, "block_cost": 0.05, "least_loaded": 0.15} {
+	for name, within := range map[string]float64{"least_time": 0.06, "block_cost": 0.05, "least_loaded": 0.15} {
 		p, _ := policy.ByName(name)
 		live := mustRun(t, tr, NewLive(LiveOptions{Oracle: oracle.Config{Policy: p}}), liveOptions())
 		books := mustRun(t, tr, NewRouter(p, RouterOptions{}), liveOptions())

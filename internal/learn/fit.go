@@ -1,0 +1,185 @@
+package learn
+
+import "math"
+
+// Part is one part of the time of a prefill.
+type Part uint8
+
+// The parts.
+const (
+	Linear    Part = iota // a token through the linear layers, prefill's and decode's
+	Attention             // prefill attention
+	Iteration             // what an iteration costs whatever is in it
+	Floor                 // the shortest iteration, in the place of Linear and Iteration where they are less
+	Decode                // KV that decoding sequences read meanwhile
+	Transfer              // blocks from farther tiers
+
+	NumParts = 6
+)
+
+// String gives the lower-case name.
+func (p Part) String() string {
+	switch p {
+	case Linear:
+		return "linear"
+	case Attention:
+		return "attention"
+	case Iteration:
+		return "iteration"
+	case Floor:
+		return "floor"
+	case Decode:
+		return "decode"
+	case Transfer:
+		return "transfer"
+	default:
+		return "unknown"
+	}
+}
+
+// Parts is one number for each part.
+type Parts [NumParts]float64
+
+// MinFactor and MaxFactor bound what is believed of a prior.
+const (
+	MinFactor = 1.0 / 64
+	MaxFactor = 64
+)
+
+// What the fit believes of itself. Errors are relative to the prediction, variances are squares of that.
+const (
+	commonVariance = 2.0   // of a prior, common to all parts
+	ownVariance    = 0.05  // of a prior, of each part alone
+	noise          = 0.04  // of a sample
+	drift          = 2e-5  // added with each sample: memory of some 50
+	settled        = 16    // samples before errors are cut
+	cut            = 4     // times the usual error
+	leastCut       = 0.10  // the usual error is not believed to be smaller than a quarter of it
+	errorWeight    = 0.05  // of the newest in the usual error
+	shareWeight    = 0.01  // of the newest in the shares
+	wayBack        = 0.001 // of the way back to the common factor, with each sample
+	absurd         = 64    // times more or less than predicted is no sample of ours
+)
+
+// fit is one set of factors with what is known of them.
+type fit struct {
+	factor  Parts
+	cov     [NumParts]Parts // of the factors, relative to them
+	shares  Parts           // of the parts in the usual prefill
+	usual   float64         // relative error
+	samples uint64
+}
+
+func newFit() fit {
+	var f fit
+	for i := range f.factor {
+		f.factor[i] = 1
+	}
+	f.doubt()
+	f.usual = 1
+	return f
+}
+
+// doubt sets the uncertainty of a prior.
+func (f *fit) doubt() {
+	for i := range f.cov {
+		for j := range f.cov[i] {
+			f.cov[i][j] = commonVariance
+		}
+		f.cov[i][i] += ownVariance
+	}
+}
+
+// inherit makes a fit for another worker of the kind: the same factors, less sure.
+func (f *fit) inherit() fit {
+	heir := *f
+	heir.samples = 0
+	for i := range heir.cov {
+		for j := range heir.cov[i] {
+			heir.cov[i][j] = commonVariance / 8
+		}
+		heir.cov[i][i] += ownVariance
+	}
+	heir.usual = max(heir.usual, 0.3)
+	return heir
+}
+
+// predict is the time of a prefill with these parts under the prior.
+func (f *fit) predict(parts *Parts) float64 {
+	sum := 0.0
+	for i, p := range parts {
+		sum += f.factor[i] * p
+	}
+	return sum
+}
+
+// observe learns from one sample. It reports false for one that cannot be.
+func (f *fit) observe(parts *Parts, seconds float64) bool {
+	predicted := f.predict(parts)
+	if !(predicted > 0) || !(seconds >= 0) || math.IsInf(predicted, 0) || seconds > absurd*predicted || seconds*absurd < predicted {
+		return false
+	}
+	// Everything is relative: x sums to 1, and a factor's step is a share of it.
+	var x, gain Parts
+	for i, p := range parts {
+		x[i] = f.factor[i] * p / predicted
+	}
+	e := seconds/predicted - 1
+	magnitude := math.Abs(e)
+	if f.samples >= settled {
+		limit := max(cut*f.usual, leastCut)
+		e = max(-limit, min(e, limit))
+		magnitude = min(magnitude, 2*limit)
+	}
+	f.usual += errorWeight * (magnitude - f.usual)
+	f.samples++
+
+	variance := noise
+	for i := range gain {
+		for j := range x {
+			gain[i] += f.cov[i][j] * x[j]
+		}
+		variance += x[i] * gain[i]
+	}
+	for i := range gain {
+		step := gain[i] / variance * e
+		f.factor[i] = within(f.factor[i] * max(1+step, 0.2))
+	}
+	for i := range f.cov {
+		for j := range f.cov[i] {
+			f.cov[i][j] -= gain[i] * gain[j] / variance
+		}
+		f.cov[i][i] = min(f.cov[i][i]+drift, commonVariance+ownVariance)
+	}
+	f.reconcile(&x)
+	return true
+}
+
+// reconcile draws the factors a little towards their common one, the mean weighted by the parts' shares. What samples
+// tell apart stays apart; what they do not, and what no part of the model describes, does not drive the parts against
+// one another.
+func (f *fit) reconcile(x *Parts) {
+	mean, weight := 0.0, 0.0
+	for i := range f.factor {
+		f.shares[i] += shareWeight * (x[i] - f.shares[i])
+		mean += f.shares[i] * math.Log(f.factor[i])
+		weight += f.shares[i]
+	}
+	if !(weight > 0) {
+		return
+	}
+	mean /= weight
+	for i := range f.factor {
+		f.factor[i] = within(f.factor[i] * math.Exp(wayBack*(mean-math.Log(f.factor[i]))))
+	}
+}
+
+// scale moves all factors alike by a share of a relative error: what a sample says that does not tell the parts apart.
+func (f *fit) scale(ratio, weight float64) {
+	move := math.Exp(weight * max(-0.5, min(math.Log(ratio), 0.5)))
+	for i := range f.factor {
+		f.factor[i] = within(f.factor[i] * move)
+	}
+}
+
+func within(v float64) float64 { return min(max(v, MinFactor), MaxFactor) }

@@ -1,0 +1,220 @@
+package learn
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+)
+
+// world makes prefills of an engine whose true costs are known, one after the other and in spells.
+type world struct {
+	rnd   *rand.Rand
+	truth Parts // factors of the prior
+	now   float64
+	busy  float64
+	noise float64
+}
+
+// next is one request: short and long ones, alone or behind others, sometimes with decodes beside them.
+func (w *world) next(id fleet.TargetID) (p Prefill, seconds float64) {
+	tokens := math.Exp(w.rnd.NormFloat64()) * 2500
+	context := float64(w.rnd.IntN(4)) * 6000
+	decodes, kv := float64(w.rnd.IntN(60)), float64(w.rnd.IntN(300_000))
+	k := math.Ceil(tokens / 2048)
+	p = Prefill{
+		Target: id,
+		Parts: Parts{
+			Linear: 22e-6 * (tokens + k*decodes), Attention: 1.17e-9 * tokens * (context + tokens/2), Iteration: 3e-3 * k,
+			Floor: 7.5e-3 * k, Decode: 52e-9 * k * kv,
+		},
+		First: Parts{Linear: 11e-6 * decodes, Iteration: 1.5e-3, Floor: 3.75e-3, Decode: 26e-9 * kv},
+	}
+	if w.rnd.IntN(3) == 0 {
+		p.Parts[Transfer] = 5e-6 * context
+	}
+	w.now += w.rnd.ExpFloat64() * 0.15
+	p.Booked = w.now
+	begun := max(w.now, w.busy)
+	seconds = timeOf(&p, &w.truth, begun == w.now)
+	seconds *= math.Exp(w.noise * w.rnd.NormFloat64())
+	w.busy = begun + seconds
+	p.Done = w.busy
+	return p, seconds
+}
+
+// timeOf is the time of a prefill under factors.
+func timeOf(p *Prefill, f *Parts, first bool) float64 {
+	var t Parts
+	for i := range t {
+		t[i] = f[i] * p.Parts[i]
+		if first {
+			t[i] += f[i] * p.First[i]
+		}
+	}
+	return max(t[Linear]+t[Iteration], t[Floor]) + t[Attention] + t[Decode] + t[Transfer]
+}
+
+// TestWrongPriorIsCorrected: a prior that is four times too slow or too fast, or wrong in one part only, is right within
+// some hundred requests, also among outliers.
+func TestWrongPriorIsCorrected(t *testing.T) {
+	for _, truth := range []Parts{
+		{1, 1, 1, 1, 1, 1},
+		{4, 4, 4, 4, 4, 4},
+		{0.25, 0.25, 0.25, 0.25, 0.25, 0.25},
+		{4, 4, 1, 1, 1, 1},
+		{0.25, 0.25, 1, 1, 1, 1},
+		{1, 3, 1, 1, 1, 1},
+		{1.5, 1.5, 3, 1, 1, 1},
+	} {
+		for _, outliers := range []int{0, 20} { // one in so many
+			t.Run(fmt.Sprint(truth, outliers), func(t *testing.T) {
+				w := &world{rnd: rand.New(rand.NewPCG(5, 5)), truth: truth, noise: 0.05}
+				l := New()
+				l.Begin(0, "h100")
+				bias, spread, n := 0.0, 0.0, 0
+				for i := range 600 {
+					p, seconds := w.next(0)
+					if i >= 300 { // what would be predicted of it
+						f := l.Of(0)
+						e := timeOf(&p, &f.Factors, p.Booked == p.Done-seconds)/seconds - 1
+						bias, spread, n = bias+e, spread+math.Abs(e), n+1
+					}
+					if outliers > 0 && w.rnd.IntN(outliers) == 0 {
+						w.busy += 5 * seconds // it stood still, or a report came late
+						p.Done = w.busy
+					}
+					l.FirstToken(&p)
+				}
+				bias, spread = bias/float64(n), spread/float64(n)
+				if limit := 0.03 + 0.06*float64(min(outliers, 1)); math.Abs(bias) > limit || spread > 0.05+limit {
+					t.Errorf("after 300 requests predictions are off by %+.3f, |error| %.3f; %+v", bias, spread, l.Of(0))
+				}
+			})
+		}
+	}
+}
+
+// TestItFollows: a worker that becomes twice as slow is found out.
+func TestItFollows(t *testing.T) {
+	w := &world{rnd: rand.New(rand.NewPCG(6, 6)), truth: Parts{1, 1, 1, 1, 1, 1}, noise: 0.05}
+	l := New()
+	l.Begin(0, "")
+	for range 2000 {
+		p, _ := w.next(0)
+		l.FirstToken(&p)
+	}
+	w.truth = Parts{2, 2, 2, 2, 2, 2}
+	for range 300 {
+		p, _ := w.next(0)
+		l.FirstToken(&p)
+	}
+	predicted, took := 0.0, 0.0
+	for range 100 {
+		p, seconds := w.next(0)
+		f := l.Of(0)
+		predicted += timeOf(&p, &f.Factors, p.Booked == p.Done-seconds)
+		took += seconds
+	}
+	if math.Abs(predicted/took-1) > 0.1 {
+		t.Errorf("300 requests after it became twice as slow %v s are predicted for %v: %+v", predicted, took, l.Of(0))
+	}
+}
+
+// TestWorkersOfOneClassDiffer: each learns its own speed, and one that joins starts from what its class has learned.
+func TestWorkersOfOneClassDiffer(t *testing.T) {
+	l := New()
+	worlds := []*world{
+		{rnd: rand.New(rand.NewPCG(7, 1)), truth: Parts{1.5, 1.5, 1.5, 1.5, 1.5, 1.5}, noise: 0.05},
+		{rnd: rand.New(rand.NewPCG(7, 2)), truth: Parts{3, 3, 3, 3, 3, 3}, noise: 0.05},
+	}
+	for id := range worlds {
+		l.Begin(fleet.TargetID(id), "a")
+	}
+	for range 300 {
+		for id, w := range worlds {
+			p, _ := w.next(fleet.TargetID(id))
+			l.FirstToken(&p)
+		}
+	}
+	for id, w := range worlds {
+		if got := l.Of(fleet.TargetID(id)); math.Abs(got.Factors[Linear]/w.truth[Linear]-1) > 0.1 || got.Samples < 200 {
+			t.Errorf("worker %d is %v times slower than the prior: %+v", id, w.truth[Linear], got)
+		}
+	}
+	l.Begin(7, "a")
+	if f := l.Of(7); f.Factors[Linear] < 1.4 || f.Factors[Linear] > 3.1 || f.Samples != 0 {
+		t.Errorf("one that joins: %+v", f)
+	}
+	l.Begin(8, "another class")
+	l.Begin(1, "another class") // a new life
+	for _, id := range []fleet.TargetID{1, 8, 99} {
+		if f := l.Of(id); f.Factors != (Parts{1, 1, 1, 1, 1, 1}) {
+			t.Errorf("target %d, of which nothing is known: %+v", id, f)
+		}
+	}
+	l.Drop(0)
+	if l.FirstToken(&Prefill{Target: 0}) || l.Stats().Refused == 0 {
+		t.Error("a dropped target learns")
+	}
+}
+
+// TestWholeRequests: what only ends of requests tell.
+func TestWholeRequests(t *testing.T) {
+	l := New()
+	l.Begin(1, "")
+	for range 300 {
+		f := l.Of(1)
+		l.Whole(1, 4, f.Factors[Linear]*1) // four times slower
+	}
+	if f := l.Of(1); math.Abs(f.Factors[Linear]-4) > 0.2 {
+		t.Errorf("from whole requests: %+v, want 4", f)
+	}
+	if l.Whole(2, 4, 1) || l.Whole(1, math.NaN(), 1) || l.Whole(1, 1, 0) || l.Stats() != (Stats{Samples: 300, Refused: 3}) {
+		t.Errorf("a target that is not known, and numbers that cannot be: %+v", l.Stats())
+	}
+}
+
+// FuzzLearner: whatever is told, factors stay in their range.
+func FuzzLearner(f *testing.F) {
+	f.Add(0.0, 1.0, 0.5, 0.1, 0.0, 0.2)
+	f.Add(math.NaN(), math.Inf(1), -1.0, math.NaN(), math.Inf(-1), 1e300)
+	f.Add(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+	f.Add(5.0, 4.0, 5e-324, 1e-300, 599.0, 601.0)
+	f.Fuzz(func(t *testing.T, booked, done, a, b, first, predicted float64) {
+		l := New()
+		l.Begin(0, "")
+		for i := range 40 {
+			shift := float64(i)
+			l.FirstToken(&Prefill{Booked: booked + shift, Done: done + shift, Parts: Parts{a, b, first, a, b}, First: Parts{first, 0, b}})
+			l.FirstToken(&Prefill{Booked: booked + shift, Done: done + shift + 0.01, Parts: Parts{0.01, 0.001}})
+			l.Whole(0, a, predicted)
+		}
+		got := l.Of(0)
+		for i, v := range got.Factors {
+			if !(v >= MinFactor && v <= MaxFactor) {
+				t.Fatalf("%v = %v", Part(i), v)
+			}
+		}
+		if !(got.Error >= 0 && got.Error <= 2*absurd) {
+			t.Fatalf("%+v", got)
+		}
+	})
+}
+
+func BenchmarkFirstToken(b *testing.B) {
+	w := &world{rnd: rand.New(rand.NewPCG(1, 1)), truth: Parts{2, 2, 2, 2, 2, 2}, noise: 0.05}
+	var ps []Prefill
+	for range 1000 {
+		p, _ := w.next(0)
+		ps = append(ps, p)
+	}
+	l := New()
+	l.Begin(0, "")
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		l.FirstToken(&ps[i%len(ps)])
+	}
+}

@@ -1,0 +1,214 @@
+package learn
+
+import (
+	"math"
+	"sync"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+)
+
+// MaxClasses bounds the performance classes that are learned together. Workers of further ones learn alone.
+const MaxClasses = 1024
+
+const (
+	// together is how far apart first tokens of one iteration may be told, in seconds.
+	together = 1e-3
+	// longest is the longest sample in seconds. What takes longer did not compute all the while.
+	longest = 600
+	// wholeWeight is that of a request of which only the end is told.
+	wholeWeight = 0.05
+)
+
+// Learner holds what is learned of all targets. Make one with New.
+type Learner struct {
+	mu      sync.Mutex
+	targets []*target // by TargetID; nil where unknown
+	classes map[string]*class
+	refused uint64
+	samples uint64
+}
+
+type class struct {
+	fit fit
+}
+
+type target struct {
+	class *class
+	fit   fit
+
+	busyUntil float64 // the last first token
+	seconds   float64 // of the sample that is being collected
+	parts     Parts
+	open      bool
+}
+
+// New makes an empty learner.
+func New() *Learner { return &Learner{classes: make(map[string]*class)} }
+
+// Begin starts a target's life in a class. What was known of the id is forgotten.
+func (l *Learner) Begin(id fleet.TargetID, name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for int64(len(l.targets)) <= int64(id) {
+		l.targets = append(l.targets, nil)
+	}
+	c := l.classes[name]
+	if c == nil {
+		c = &class{fit: newFit()}
+		if len(l.classes) < MaxClasses {
+			l.classes[name] = c
+		}
+	}
+	t := &target{class: c, fit: newFit()}
+	if c.fit.samples > 0 {
+		t.fit = c.fit.inherit()
+	}
+	l.targets[id] = t
+}
+
+// Drop forgets a target.
+func (l *Learner) Drop(id fleet.TargetID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if int64(id) < int64(len(l.targets)) {
+		l.targets[id] = nil
+	}
+}
+
+func (l *Learner) target(id fleet.TargetID) *target {
+	if int64(id) >= int64(len(l.targets)) {
+		return nil
+	}
+	return l.targets[id]
+}
+
+// Prefill is one prefill that has ended.
+type Prefill struct {
+	// Target is where it ran.
+	Target fleet.TargetID
+	// Booked and Done are when the request was sent and when its first token came, in seconds on the learner's clock.
+	Booked, Done float64
+	// Parts is its time under the prior, by part, without what was under way when it came. Both Linear with Iteration and
+	// Floor are told; what is more counts.
+	Parts Parts
+	// First is the rest of the iteration that was under way, under the prior: added when the request found no other
+	// prefill there.
+	First Parts
+}
+
+// FirstToken learns from a prefill and reports whether the target's factors may have changed.
+func (l *Learner) FirstToken(p *Prefill) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.target(p.Target)
+	if t == nil || !valid(p) {
+		l.refused++
+		return false
+	}
+	begun := max(p.Booked, t.busyUntil)
+	took := p.Done - begun
+	t.busyUntil = max(t.busyUntil, p.Done)
+	if took <= together && t.open {
+		t.add(p, max(took, 0), false) // in one iteration with the one before
+		return false
+	}
+	changed := l.close(t)
+	t.add(p, took, p.Booked >= begun)
+	return changed
+}
+
+func (t *target) add(p *Prefill, seconds float64, first bool) {
+	joins := t.open
+	t.open = true
+	t.seconds += seconds
+	for i := range t.parts {
+		if joins && (Part(i) == Iteration || Part(i) == Floor) {
+			continue // it is there already
+		}
+		t.parts[i] += p.Parts[i]
+		if first {
+			t.parts[i] += p.First[i]
+		}
+	}
+}
+
+// close learns from the sample that was being collected.
+func (l *Learner) close(t *target) bool {
+	if !t.open {
+		return false
+	}
+	parts, seconds := t.parts, t.seconds
+	t.parts, t.seconds, t.open = Parts{}, 0, false
+	if f := &t.fit.factor; f[Linear]*parts[Linear]+f[Iteration]*parts[Iteration] >= f[Floor]*parts[Floor] {
+		parts[Floor] = 0
+	} else {
+		parts[Linear], parts[Iteration] = 0, 0
+	}
+	if !t.fit.observe(&parts, seconds) {
+		l.refused++
+		return false
+	}
+	l.samples++
+	t.class.fit.observe(&parts, seconds)
+	return true
+}
+
+func valid(p *Prefill) bool {
+	ok := p.Done >= p.Booked && p.Done-p.Booked <= longest && !math.IsInf(p.Done, 0)
+	for i, v := range p.Parts {
+		ok = ok && v >= 0 && v <= longest && p.First[i] >= 0 && p.First[i] <= longest
+	}
+	return ok
+}
+
+// Whole learns from a request of which only the end is told: how long it took in all against the prediction with the
+// factors of now. It moves all factors alike, slowly: much else is in that time.
+func (l *Learner) Whole(id fleet.TargetID, seconds, predicted float64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.target(id)
+	ratio := seconds / predicted
+	if t == nil || !(ratio > 1.0/absurd && ratio < absurd) {
+		l.refused++
+		return false
+	}
+	t.fit.scale(ratio, wholeWeight)
+	t.class.fit.scale(ratio, wholeWeight)
+	l.samples++
+	return true
+}
+
+// Learned is what is believed of one target.
+type Learned struct {
+	// Factors correct the prior's costs, by part; all 1 when nothing was learned.
+	Factors Parts
+	// Samples counts those it was learned from in this life; what its class had learned before is not in it.
+	Samples uint64
+	// Error is the usual relative error of a prediction now.
+	Error float64
+}
+
+// Of tells what is believed of a target; of one that is not known, the prior.
+func (l *Learner) Of(id fleet.TargetID) Learned {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.target(id)
+	if t == nil {
+		f := newFit()
+		return Learned{Factors: f.factor, Error: f.usual}
+	}
+	return Learned{Factors: t.fit.factor, Samples: t.fit.samples, Error: t.fit.usual}
+}
+
+// Stats are counters since New.
+type Stats struct {
+	// Samples counts those learned from, Refused those that could not be.
+	Samples, Refused uint64
+}
+
+// Stats reads the counters.
+func (l *Learner) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Stats{l.samples, l.refused}
+}
