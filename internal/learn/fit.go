@@ -58,6 +58,7 @@ const (
 	errorWeight    = 0.05  // of the newest in the usual error
 	shareWeight    = 0.01  // of the newest in the shares
 	wayBack        = 0.001 // of the way back to the common factor, with each sample
+	gross          = 0.7   // of a whole time, in logarithms: twice as much or half
 	absurd         = 64    // times more or less than predicted is no sample of ours
 )
 
@@ -174,9 +175,19 @@ func (f *fit) reconcile(x *Parts) {
 	}
 }
 
-// scale moves all factors alike by a share of a relative error: what a sample says that does not tell the parts apart.
+// scale moves all factors alike by a share of a relative error, where it is gross: a whole request's time has much in it
+// that is not prefill, and says little of what is nearly right.
 func (f *fit) scale(ratio, weight float64) {
-	move := math.Exp(weight * max(-0.5, min(math.Log(ratio), 0.5)))
+	e := math.Log(ratio)
+	switch {
+	case e > gross:
+		e -= gross
+	case e < -gross:
+		e += gross
+	default:
+		return
+	}
+	move := math.Exp(weight * max(-0.5, min(e, 0.5)))
 	for i := range f.factor {
 		f.factor[i] = within(f.factor[i] * move)
 	}

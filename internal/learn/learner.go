@@ -16,7 +16,7 @@ const (
 	// longest is the longest sample in seconds. What takes longer did not compute all the while.
 	longest = 600
 	// wholeWeight is that of a request of which only the end is told.
-	wholeWeight = 0.05
+	wholeWeight = 0.02
 )
 
 // Learner holds what is learned of all targets. Make one with New.

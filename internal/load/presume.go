@@ -47,6 +47,16 @@ func (t *Tracker) learnHabit(b *booking) {
 	t.habits[b.Gateway] = habit
 }
 
+// begun is how much of the first prefill of a target has been worked off by the clock, in nanoseconds; 0 when its gateway
+// tells.
+func (t *Tracker) begun(g *target) int64 {
+	b := g.prefills.first
+	if b == nil || len(t.habits) == 0 || t.tells(b.Gateway) {
+		return 0
+	}
+	return min(int64(float64(t.clock-max(g.turn, b.bookedAt))/presumeAfter), b.amounts.prefill)
+}
+
 // presume ends the prefills of a target that have had their time.
 func (t *Tracker) presume(g *target) {
 	if len(t.habits) == 0 {

@@ -141,7 +141,7 @@ func (t *Tracker) read(g *target, anyFresh bool, missing *gap, s *State) {
 		}
 		s.Booked = int(g.booked)
 		s.Prefilling = int(g.prefilling)
-		s.PendingPrefillSeconds = seconds(g.pending)
+		s.PendingPrefillSeconds = seconds(g.pending - t.begun(g))
 		s.PendingPrefillTokens = float64(g.pendingTok)
 		s.ActiveTokens = float64(g.active)
 		s.HeldTokens = float64(g.held + g.marked)

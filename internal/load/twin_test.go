@@ -180,6 +180,31 @@ func (w *twin) tells(gateway string) bool {
 	return habit >= 0.5
 }
 
+// nanos adds up the prefills of a target.
+func (w *twin) nanos(id fleet.TargetID) int64 {
+	sum := int64(0)
+	for _, b := range w.bookings {
+		if b.Target == id && !b.first {
+			sum += b.nanos
+		}
+	}
+	return sum
+}
+
+// begun is what the clock has worked off of the first.
+func (w *twin) begun(id fleet.TargetID) int64 {
+	var b *twinBooking
+	for _, o := range w.bookings {
+		if o.Target == id && !o.first && (b == nil || o.came < b.came) {
+			b = o
+		}
+	}
+	if b == nil || w.tells(b.Gateway) {
+		return 0
+	}
+	return min(int64(float64(w.clock-max(w.targets[id].turn, b.made))/1.25), b.nanos)
+}
+
 // presume looks for the first prefill of a target until it may stay.
 func (w *twin) presume(id fleet.TargetID) {
 	g := w.targets[id]
@@ -372,6 +397,7 @@ func (w *twin) states(ids, peers []fleet.TargetID) []State {
 				s.ReportAge = w.clock - g.at
 			}
 		}
+		s.PendingPrefillSeconds = float64(w.nanos(id)-w.begun(id)) / 1e9
 		s.InFlight += int(ext.waiting + ext.decoding)
 		s.Prefilling += int(ext.waiting)
 		s.Decoding += int(ext.decoding)
