@@ -159,3 +159,24 @@ func TestRestartedOracleHasForgottenItsWorkers(t *testing.T) {
 		expect("removed", "")
 	})
 }
+
+// The interval is the least time between two looks at the fleet, and has a least value of its own.
+func TestFleetInterval(t *testing.T) {
+	for _, tt := range []struct {
+		set         time.Duration
+		least, most int // lists in a minute
+	}{
+		{10 * time.Second, 2, 5},
+		{time.Nanosecond, 150, 420}, // 100 ms
+	} {
+		f := &fake{route: hang, list: func() ([]*kvoraclev1.Worker, error) { return []*kvoraclev1.Worker{ready("a")}, nil }}
+		inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
+			r := NewRouter(conn, WithFleetInterval(tt.set))
+			defer running(t, r)()
+			<-time.After(time.Minute)
+			if n := f.called("ListWorkers"); n < tt.least || n > tt.most {
+				t.Errorf("%v: %d lists in a minute, want %d to %d", tt.set, n, tt.least, tt.most)
+			}
+		})
+	}
+}

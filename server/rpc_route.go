@@ -79,6 +79,9 @@ func (r *routeService) route(ctx context.Context, req any) (any, error) {
 		return nil, toStatus(oracle.Fault(oracle.Internal, oracle.ReasonInternal, "", "", "not a question"))
 	}
 	a, err := r.decide(ctx, q)
+	if err == nil && ctx.Err() != nil {
+		r.giveBack(a)
+	}
 	switch {
 	case err != nil:
 		return nil, toStatus(err)
@@ -86,6 +89,15 @@ func (r *routeService) route(ctx context.Context, req any) (any, error) {
 		return wire.EncodeAnswer(a, true), nil
 	default:
 		return a, nil
+	}
+}
+
+// giveBack ends what was booked for a caller who has left between choice and answer, and so will never speak of it. One
+// that has named its request may ask again and is then given the same decision, so that one is left to its lease.
+func (r *routeService) giveBack(a *oracle.Answer) {
+	if a.Decision != 0 && a.RequestID == "" {
+		// The outcome is that of any late step: there is nobody to tell.
+		_, _ = r.s.oracle.Progress(&oracle.Event{Decision: a.Decision, Step: oracle.Cancelled, Cached: -1}, time.Now())
 	}
 }
 

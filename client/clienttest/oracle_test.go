@@ -2,10 +2,13 @@ package clienttest_test
 
 import (
 	"context"
+	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -171,3 +174,54 @@ func TestSecret(t *testing.T) {
 		}
 	}
 }
+
+// TestOptionsArriveWhereTheyBelong: the server's options at the server, and the connection's at the connection, also after
+// a restart.
+func TestOptionsArriveWhereTheyBelong(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		var calls atomic.Int64
+		var lines atomic.Int64
+		o := clienttest.Start(t,
+			clienttest.WithServerOptions(server.WithLogger(slog.New(counting{slog.DiscardHandler, &lines}))),
+			clienttest.WithDialOptions(grpc.WithChainUnaryInterceptor(
+				func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					calls.Add(1)
+					return next(ctx, method, req, reply, cc, opts...)
+				},
+			)))
+		for range 2 {
+			called, written := calls.Load(), lines.Load()
+			if err := register(t, o, "w"); err != nil {
+				t.Fatal(err)
+			}
+			if err := o.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			if calls.Load() != called+1 || lines.Load() == written {
+				t.Errorf("the interceptor saw %d calls, the logger %d lines", calls.Load()-called, lines.Load()-written)
+			}
+		}
+	})
+}
+
+// counting counts lines.
+type counting struct {
+	slog.Handler
+
+	lines *atomic.Int64
+}
+
+// Enabled implements slog.Handler.
+func (counting) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements slog.Handler.
+func (c counting) Handle(context.Context, slog.Record) error {
+	c.lines.Add(1)
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (c counting) WithAttrs([]slog.Attr) slog.Handler { return c }
+
+// WithGroup implements slog.Handler.
+func (c counting) WithGroup(string) slog.Handler { return c }

@@ -1,0 +1,111 @@
+package server
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/script"
+)
+
+// TestEveryRefusalIsCountedAndNamed walks the closed set of reasons: each one is reached from the wire, named in the ack,
+// and counted by a metric of its own.
+func TestEveryRefusalIsCountedAndNamed(t *testing.T) {
+	const blocks = "kvoracle.blocks.refusals"
+	long := strings.Repeat("B", 5000)
+	for _, r := range oracle.RefusalReasons() {
+		tt, ok := map[oracle.RefusalReason]struct {
+			lines  []string // the last one is refused
+			metric string   // blocks, with the reason
+			with   string
+		}{
+			oracle.RefusalMalformed:        {[]string{"RB w1 e1 s1 ?parent"}, blocks, ""},
+			oracle.RefusalPartialBlock:     {[]string{"RB w1 e1 s1 +(A 2)"}, blocks, ""},
+			oracle.RefusalParentConflict:   {[]string{"RB w1 e1 s1 +id[X:X]"}, blocks, ""},
+			oracle.RefusalOrphansFull:      {[]string{"RB w1 e1 s1 +{A>" + long + "}"}, blocks, ""},
+			oracle.RefusalCapacity:         {[]string{"RB w1 e1 s1 +{" + long + long + "}"}, blocks, ""},
+			oracle.RefusalGroup:            {[]string{"RB w1 e1 s1 +[A] group=3"}, blocks, ""},
+			oracle.RefusalTier:             {[]string{"RB w1 e1 s1 +[A] tier=moon"}, blocks, ""},
+			oracle.RefusalDuplicateBatch:   {[]string{"RB w1 e1 s1 +[A]", "RB w1 s1 +[A]"}, "kvoracle.blocks.batches", "outcome=duplicate"},
+			oracle.RefusalAwaitingSnapshot: {[]string{"RB w1 e1 s7 +[A]"}, "kvoracle.blocks.batches", "outcome=ignored"},
+			oracle.RefusalSnapshot:         {[]string{"RB w1 e1 s1 +[A]", "RB w1 end"}, blocks, ""},
+			oracle.RefusalHashConflict:     {[]string{"worker w1 hashes=numbers", "RB w1 e1 s1 +h[7=A]", "RB w1 s2 +h[7=X]"}, blocks, ""},
+			oracle.RefusalEngineHashesFull: {[]string{"worker w1 hashes=numbers", "RB w1 e1 s1 +{" + long + long + "}"}, blocks, ""},
+		}[r]
+		if !ok {
+			if r != oracle.RefusalUnservedField { // every field of this version is served
+				t.Errorf("nothing here is refused as %v", r)
+			}
+			continue
+		}
+		t.Run(r.String(), func(t *testing.T) {
+			s := up(t, Config{MaxBlocks: 8000, MaxEngineHashes: 7000})
+			run := script.New(s.conn)
+			defer run.Close()
+			var answer string
+			for _, line := range tt.lines {
+				var err error
+				if answer, err = run.Step(t.Context(), line); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !strings.Contains(answer, "refused op 0: "+r.String()+"\n") {
+				t.Errorf("the ack does not name it: %s", answer)
+			}
+			with := "reason=" + r.String()
+			if tt.with != "" {
+				with = tt.with
+			}
+			if n := s.counted(tt.metric, with); n != 1 {
+				t.Errorf("%s{%s} is %d, want 1", tt.metric, with, n)
+			}
+		})
+	}
+}
+
+// TestConfidenceIsSaidEverywhere: what is known of a target's blocks and load is in the answer, in every candidate's row, in
+// the list of workers and in the metrics, and all four agree.
+func TestConfidenceIsSaidEverywhere(t *testing.T) {
+	s := up(t, Config{})
+	run := script.New(s.conn)
+	defer run.Close()
+	for _, x := range [][2]string{
+		{"RB fresh e1 s1 +[A AB]", "ack s1 fresh held=2 stored=2"},
+		{"RB warming e1 s7 +[A]", "ack s6 warming held=0 ignored=1\nrefused op 0: awaiting_snapshot"},
+		{"RB stale e1 s1 +[A]", "ack s1 fresh held=1 stored=1"},
+		{"RB stale s3 +[X]", "ack s1 stale held=1 gaps=1\nresync gap expected=2 received=3"},
+		{"register silent", "ok"},
+		{"RL fresh run=1", "applied=1 ignored=0 in_flight=1 booked=0"},
+		{"RL silent run=0", "applied=1 ignored=0 in_flight=0 booked=0"},
+		{"ov AB", "fresh=2 silent=0:silent stale=1:stale warming=0:warming"},
+		{
+			"list", "fresh e1 ready r0:fresh,s1,held=2,in_flight=1\nsilent e0 ready r0:silent,s0,held=0,in_flight=0\n" +
+				"stale e1 ready r0:stale,s1,held=1,in_flight=1\nwarming e1 ready r0:warming,s6,held=0,in_flight=1",
+		},
+		{"RT ABC allow=fresh as=r1", "-> fresh(2) only_candidate"},
+		{"RT ABC allow=silent as=r2", "-> silent(0) only_candidate silent"},
+		{"RT ABC allow=stale as=r3", "-> stale(1) only_candidate stale load_imputed"},
+		{"RT ABC allow=warming as=r4", "-> warming(0) only_candidate warming load_imputed"},
+	} {
+		answer, err := run.Step(t.Context(), x[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSuffix(answer, "\n"); got != x[1] {
+			t.Errorf("%s: got %q, want %q", x[0], got, x[1])
+		}
+	}
+	for _, c := range []string{"fresh", "warming", "stale", "silent"} {
+		if n := s.counted("kvoracle.targets", "confidence="+c); n != 1 {
+			t.Errorf("%d targets are %s in the metrics, want 1", n, c)
+		}
+		if n := s.counted("kvoracle.decisions", "booked=true", "blocks="+c); n != 1 {
+			t.Errorf("%d decisions are on a %s target in the metrics, want 1", n, c)
+		}
+	}
+	for load, want := range map[string]int64{"reported": 2, "imputed": 2} {
+		if n := s.counted("kvoracle.decisions", "booked=true", "load="+load); n != want {
+			t.Errorf("%d decisions are on %s load in the metrics, want %d", n, load, want)
+		}
+	}
+}
