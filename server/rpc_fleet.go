@@ -67,6 +67,40 @@ func (f *fleetService) VerifyWorker(m *kvoraclev1.VerifyWorkerRequest, stream kv
 	return nil
 }
 
+// RecordRequests implements FleetService. Requests are sent as they end, those that ended meanwhile together.
+func (f *fleetService) RecordRequests(m *kvoraclev1.RecordRequestsRequest, stream kvoraclev1.FleetService_RecordRequestsServer) error {
+	if err := wire.ModelName(m.GetModel()); err != nil {
+		return toStatus(err)
+	}
+	rec, err := f.s.oracle.StartRecording(m.GetModel())
+	if err != nil {
+		return toStatus(err)
+	}
+	defer rec.Stop()
+	out := &kvoraclev1.RecordRequestsResponse{}
+	for {
+		out.Lost = rec.Lost()
+		if err := stream.Send(out); err != nil {
+			return err
+		}
+		out = &kvoraclev1.RecordRequestsResponse{} // gRPC may still be reading the former
+		select {
+		case r := <-rec.Records():
+			out.Requests = append(out.Requests, wire.EncodeRecord(&r))
+		case <-stream.Context().Done():
+			return toStatus(stream.Context().Err())
+		case <-f.s.going:
+			return toStatus(oracle.Fault(oracle.Unavailable, oracle.ReasonDraining, "", "", "the server is going; reconnect"))
+		}
+		const mostBlocks = 1 << 16                                        // in a message: half a megabyte
+		for blocks := 0; blocks < mostBlocks && len(rec.Records()) > 0; { // nobody else reads them
+			r := <-rec.Records()
+			out.Requests = append(out.Requests, wire.EncodeRecord(&r))
+			blocks += len(r.Blocks) + 16
+		}
+	}
+}
+
 func unservedRPC(name string) error {
 	return toStatus(oracle.Fault(oracle.Unserved, oracle.ReasonFieldUnserved, name, "", "is not served yet"))
 }

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
+	"slices"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/replay"
@@ -32,11 +34,16 @@ func run(ctx context.Context, args []string) error {
 	quick := f.Bool("quick", false, "a few hundred requests of each: checks the machinery, its numbers mean nothing")
 	out := f.String("out", "", "write the page here; empty: nowhere")
 	data := f.String("json", "", "write what was measured here, too")
+	only := f.String("only", "", "measure only the cells whose name (workload/class/engines) matches this regular expression")
 	from := f.String("from", "", "measure nothing, take what -json wrote")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	report, err := measure(ctx, *traces, *quick, *from)
+	cells, err := regexp.Compile(*only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	report, err := measure(ctx, *traces, *quick, cells, *from)
 	if err != nil {
 		return err
 	}
@@ -50,8 +57,11 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	command := "make replay"
-	if *quick {
+	switch {
+	case *quick:
 		command += " REPLAYFLAGS=-quick"
+	case *only != "":
+		command += fmt.Sprintf(" REPLAYFLAGS=\"-out docs/results.md -only '%s'\"", *only)
 	}
 	var page bytes.Buffer
 	if err := report.Markdown(&page, command); err != nil {
@@ -66,7 +76,7 @@ func run(ctx context.Context, args []string) error {
 }
 
 // measure runs the suite, or reads what an earlier run measured.
-func measure(ctx context.Context, traces string, quick bool, from string) (*replay.Report, error) {
+func measure(ctx context.Context, traces string, quick bool, only *regexp.Regexp, from string) (*replay.Report, error) {
 	if from != "" {
 		b, err := os.ReadFile(from)
 		if err != nil {
@@ -78,6 +88,10 @@ func measure(ctx context.Context, traces string, quick bool, from string) (*repl
 	plan, err := replay.Suite(traces, quick)
 	if err != nil {
 		return nil, err
+	}
+	plan.Cells = slices.DeleteFunc(plan.Cells, func(c replay.Cell) bool { return !only.MatchString(c.Name()) })
+	if len(plan.Cells) == 0 {
+		return nil, errors.New("-only: no cell matches")
 	}
 	start := time.Now()
 	plan.Progress = func(done, all int, what string) {

@@ -45,6 +45,7 @@ const (
 	ReasonSpecContradiction  Reason = "SPEC_CONTRADICTION"
 	ReasonFleetFull          Reason = "FLEET_FULL"
 	ReasonBookingsFull       Reason = "BOOKINGS_FULL"
+	ReasonRecordingsFull     Reason = "RECORDINGS_FULL"
 	ReasonSuperseded         Reason = "SUPERSEDED"
 	ReasonWorkerGone         Reason = "WORKER_GONE"
 	ReasonUnexpectedMessage  Reason = "UNEXPECTED_MESSAGE"

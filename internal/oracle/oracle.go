@@ -113,6 +113,8 @@ type Oracle struct {
 
 	gateways gateways
 
+	recordings recordings
+
 	deciding sync.Mutex // choose and book are one step; guards what follows
 	turn     uint64     // decisions booked so far
 	nextID   uint64

@@ -61,6 +61,7 @@ type Event struct {
 // nothing. The error is for a target that is not there.
 func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 	var out Outcome
+	ttft := e.TTFT
 	switch e.Step {
 	case Dispatched:
 		id, has, err := o.dispatchTarget(e)
@@ -74,11 +75,10 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 		out, waited = o.load.FirstToken(e.Decision, now)
 		if out == Applied {
 			o.learnFirstToken(&booking, waited, e.TTFT, now)
+			if ttft == 0 {
+				ttft = waited.Seconds()
+			}
 			if a := o.Decision(e.Decision); a != nil {
-				ttft := e.TTFT
-				if ttft == 0 {
-					ttft = waited.Seconds()
-				}
 				o.obs.FirstToken(a.TTFT, ttft)
 			}
 		}
@@ -104,6 +104,9 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 	case Failed:
 		out = o.load.Fail(e.Decision, now)
 		o.guesses.cancel(e.Decision)
+	}
+	if out == Applied {
+		o.recordings.step(e, ttft, now)
 	}
 	o.obs.Progress(e.Step, out)
 	return out, nil

@@ -403,6 +403,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 		return nil, bookingFault(err)
 	}
 	o.guesses.add(a.Decision, best.id, p.chain, now)
+	o.recordings.begin(a, r.Session, p.size, p.chain)
 	if r.Session != "" {
 		o.sessions.put(r.Session, best.id, best.worker)
 	}

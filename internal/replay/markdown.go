@@ -241,7 +241,7 @@ func (r *Report) writeDegrees(p *page) {
 	if len(r.Degrees) == 0 {
 		return
 	}
-	p.f("## What each piece of information is worth\n\nMean TTFT in units of kvoracle's own with everything; loads %s where more than one was measured.\n\n", joined(r.Loads))
+	p.f("## What each piece of information is worth\n\nMean TTFT in units of kvoracle's own with everything.\n\n")
 	var cells []*CellReport
 	head := []string{"told"}
 	for i := range r.Cells {

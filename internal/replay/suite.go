@@ -15,7 +15,7 @@ const UnsharedName = "unshared"
 // one fleet: it checks that everything works, and its numbers mean nothing.
 func Suite(dir string, isQuick bool) (Plan, error) {
 	plan := Plan{
-		Loads: []float64{0.5, 0.7, 0.9}, Contestants: Contestants(), Degrees: Degrees(), DegreeLoads: []float64{0.7, 0.9},
+		Loads: []float64{0.5, 0.7, 0.9}, Contestants: Contestants(), Degrees: Degrees(), DegreeLoads: []float64{0.9},
 		// Those that look at nothing, or at two of many, are nobody's best rival.
 		Capacity: func(c *Contestant) bool {
 			return c.Name != "random" && c.Name != "round_robin" && c.Name != "power_of_two"
@@ -25,7 +25,7 @@ func Suite(dir string, isQuick bool) (Plan, error) {
 	}
 	classes, fleets, generated := []sim.Model{sim.Model8B(), sim.Model70B()}, []int{8, 32}, 6000
 	if isQuick {
-		plan.Loads, plan.DegreeLoads, plan.Seeds = []float64{0.7, 0.9}, []float64{0.9}, 1
+		plan.Loads, plan.Seeds = []float64{0.7, 0.9}, 1
 		classes, fleets, generated = classes[:1], fleets[:1], 300
 		all := plan.WithDegrees
 		plan.WithDegrees = func(c *Cell) bool { return all(c) && c.Workload.Name == UnsharedName }

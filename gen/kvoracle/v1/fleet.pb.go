@@ -1318,6 +1318,244 @@ func (x *VerifyWorkerResponse) GetConfidence() BlockConfidence {
 	return BlockConfidence_BLOCK_CONFIDENCE_UNSPECIFIED
 }
 
+// RecordRequestsRequest says what to record.
+type RecordRequestsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only this model; empty: all.
+	Model         string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordRequestsRequest) Reset() {
+	*x = RecordRequestsRequest{}
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordRequestsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordRequestsRequest) ProtoMessage() {}
+
+func (x *RecordRequestsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordRequestsRequest.ProtoReflect.Descriptor instead.
+func (*RecordRequestsRequest) Descriptor() ([]byte, []int) {
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RecordRequestsRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+// RecordRequestsResponse is some requests, in the order of their ends. The first one comes at once and is empty: what is
+// routed after it is recorded.
+type RecordRequestsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that have finished.
+	Requests []*RecordedRequest `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"`
+	// How many requests this recording has lost so far, because the reader or the recording was full.
+	Lost          uint64 `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordRequestsResponse) Reset() {
+	*x = RecordRequestsResponse{}
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordRequestsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordRequestsResponse) ProtoMessage() {}
+
+func (x *RecordRequestsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordRequestsResponse.ProtoReflect.Descriptor instead.
+func (*RecordRequestsResponse) Descriptor() ([]byte, []int) {
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RecordRequestsResponse) GetRequests() []*RecordedRequest {
+	if x != nil {
+		return x.Requests
+	}
+	return nil
+}
+
+func (x *RecordRequestsResponse) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+// RecordedRequest is one request from its decision to its end.
+type RecordedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it was decided, on the oracle's clock.
+	DecidedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=decided_at,json=decidedAt,proto3" json:"decided_at,omitempty"`
+	// Tokens of the prompt.
+	PromptTokens uint32 `protobuf:"varint,2,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	// Tokens of the output, as the gateway told.
+	OutputTokens uint32 `protobuf:"varint,3,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
+	// Tokens in a block of the chosen worker.
+	BlockSize uint32 `protobuf:"varint,4,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`
+	// Scrambled ids of the prompt's full blocks. Equal ids are equal prompts up to there, within one recording.
+	BlockIds []uint64 `protobuf:"fixed64,5,rep,packed,name=block_ids,json=blockIds,proto3" json:"block_ids,omitempty"`
+	// Scrambled session; 0: the request named none.
+	Session uint64 `protobuf:"fixed64,6,opt,name=session,proto3" json:"session,omitempty"`
+	// Prompt tokens the engine took from its cache; absent: the gateway did not tell.
+	CachedTokens *uint32 `protobuf:"varint,7,opt,name=cached_tokens,json=cachedTokens,proto3,oneof" json:"cached_tokens,omitempty"`
+	// Time to first token as the gateway measured it, or as its report arrived, seconds; 0: not told.
+	TtftSeconds float64 `protobuf:"fixed64,8,opt,name=ttft_seconds,json=ttftSeconds,proto3" json:"ttft_seconds,omitempty"`
+	// The chosen worker.
+	WorkerId string `protobuf:"bytes,9,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// The model.
+	Model string `protobuf:"bytes,10,opt,name=model,proto3" json:"model,omitempty"`
+	// When its end was told, on the oracle's clock.
+	FinishedAt    *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedRequest) Reset() {
+	*x = RecordedRequest{}
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedRequest) ProtoMessage() {}
+
+func (x *RecordedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedRequest.ProtoReflect.Descriptor instead.
+func (*RecordedRequest) Descriptor() ([]byte, []int) {
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *RecordedRequest) GetDecidedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DecidedAt
+	}
+	return nil
+}
+
+func (x *RecordedRequest) GetPromptTokens() uint32 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+func (x *RecordedRequest) GetOutputTokens() uint32 {
+	if x != nil {
+		return x.OutputTokens
+	}
+	return 0
+}
+
+func (x *RecordedRequest) GetBlockSize() uint32 {
+	if x != nil {
+		return x.BlockSize
+	}
+	return 0
+}
+
+func (x *RecordedRequest) GetBlockIds() []uint64 {
+	if x != nil {
+		return x.BlockIds
+	}
+	return nil
+}
+
+func (x *RecordedRequest) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *RecordedRequest) GetCachedTokens() uint32 {
+	if x != nil && x.CachedTokens != nil {
+		return *x.CachedTokens
+	}
+	return 0
+}
+
+func (x *RecordedRequest) GetTtftSeconds() float64 {
+	if x != nil {
+		return x.TtftSeconds
+	}
+	return 0
+}
+
+func (x *RecordedRequest) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *RecordedRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *RecordedRequest) GetFinishedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FinishedAt
+	}
+	return nil
+}
+
 var File_kvoracle_v1_fleet_proto protoreflect.FileDescriptor
 
 const file_kvoracle_v1_fleet_proto_rawDesc = "" +
@@ -1403,12 +1641,34 @@ const file_kvoracle_v1_fleet_proto_rawDesc = "" +
 	"\x10applied_sequence\x18\x03 \x01(\x04R\x0fappliedSequence\x12<\n" +
 	"\n" +
 	"confidence\x18\x04 \x01(\x0e2\x1c.kvoracle.v1.BlockConfidenceR\n" +
-	"confidence*u\n" +
+	"confidence\"-\n" +
+	"\x15RecordRequestsRequest\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\"f\n" +
+	"\x16RecordRequestsResponse\x128\n" +
+	"\brequests\x18\x01 \x03(\v2\x1c.kvoracle.v1.RecordedRequestR\brequests\x12\x12\n" +
+	"\x04lost\x18\x02 \x01(\x04R\x04lost\"\xbb\x03\n" +
+	"\x0fRecordedRequest\x129\n" +
+	"\n" +
+	"decided_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt\x12#\n" +
+	"\rprompt_tokens\x18\x02 \x01(\rR\fpromptTokens\x12#\n" +
+	"\routput_tokens\x18\x03 \x01(\rR\foutputTokens\x12\x1d\n" +
+	"\n" +
+	"block_size\x18\x04 \x01(\rR\tblockSize\x12\x1b\n" +
+	"\tblock_ids\x18\x05 \x03(\x06R\bblockIds\x12\x18\n" +
+	"\asession\x18\x06 \x01(\x06R\asession\x12(\n" +
+	"\rcached_tokens\x18\a \x01(\rH\x00R\fcachedTokens\x88\x01\x01\x12!\n" +
+	"\fttft_seconds\x18\b \x01(\x01R\vttftSeconds\x12\x1b\n" +
+	"\tworker_id\x18\t \x01(\tR\bworkerId\x12\x14\n" +
+	"\x05model\x18\n" +
+	" \x01(\tR\x05model\x12;\n" +
+	"\vfinished_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"finishedAtB\x10\n" +
+	"\x0e_cached_tokens*u\n" +
 	"\vWorkerState\x12\x1c\n" +
 	"\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12WORKER_STATE_READY\x10\x01\x12\x19\n" +
 	"\x15WORKER_STATE_DRAINING\x10\x02\x12\x15\n" +
-	"\x11WORKER_STATE_LOST\x10\x032\xf0\x06\n" +
+	"\x11WORKER_STATE_LOST\x10\x032\xcd\a\n" +
 	"\fFleetService\x12Y\n" +
 	"\x0eRegisterWorker\x12\".kvoracle.v1.RegisterWorkerRequest\x1a#.kvoracle.v1.RegisterWorkerResponse\x12S\n" +
 	"\fUpdateWorker\x12 .kvoracle.v1.UpdateWorkerRequest\x1a!.kvoracle.v1.UpdateWorkerResponse\x12P\n" +
@@ -1419,7 +1679,8 @@ const file_kvoracle_v1_fleet_proto_rawDesc = "" +
 	"\fWatchWorkers\x12 .kvoracle.v1.WatchWorkersRequest\x1a!.kvoracle.v1.WatchWorkersResponse0\x01\x12\\\n" +
 	"\x0fExplainDecision\x12#.kvoracle.v1.ExplainDecisionRequest\x1a$.kvoracle.v1.ExplainDecisionResponse\x12_\n" +
 	"\x10InvalidateWorker\x12$.kvoracle.v1.InvalidateWorkerRequest\x1a%.kvoracle.v1.InvalidateWorkerResponse\x12U\n" +
-	"\fVerifyWorker\x12 .kvoracle.v1.VerifyWorkerRequest\x1a!.kvoracle.v1.VerifyWorkerResponse0\x01B\xa3\x01\n" +
+	"\fVerifyWorker\x12 .kvoracle.v1.VerifyWorkerRequest\x1a!.kvoracle.v1.VerifyWorkerResponse0\x01\x12[\n" +
+	"\x0eRecordRequests\x12\".kvoracle.v1.RecordRequestsRequest\x1a#.kvoracle.v1.RecordRequestsResponse0\x01B\xa3\x01\n" +
 	"\x0fcom.kvoracle.v1B\n" +
 	"FleetProtoP\x01Z7github.com/kvoracle/kvoracle/gen/kvoracle/v1;kvoraclev1\xa2\x02\x03KXX\xaa\x02\vKvoracle.V1\xca\x02\vKvoracle\\V1\xe2\x02\x17Kvoracle\\V1\\GPBMetadata\xea\x02\fKvoracle::V1b\x06proto3"
 
@@ -1436,7 +1697,7 @@ func file_kvoracle_v1_fleet_proto_rawDescGZIP() []byte {
 }
 
 var file_kvoracle_v1_fleet_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_kvoracle_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_kvoracle_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_kvoracle_v1_fleet_proto_goTypes = []any{
 	(WorkerState)(0),                 // 0: kvoracle.v1.WorkerState
 	(*RankStatus)(nil),               // 1: kvoracle.v1.RankStatus
@@ -1461,58 +1722,66 @@ var file_kvoracle_v1_fleet_proto_goTypes = []any{
 	(*InvalidateWorkerResponse)(nil), // 20: kvoracle.v1.InvalidateWorkerResponse
 	(*VerifyWorkerRequest)(nil),      // 21: kvoracle.v1.VerifyWorkerRequest
 	(*VerifyWorkerResponse)(nil),     // 22: kvoracle.v1.VerifyWorkerResponse
-	(*Confidence)(nil),               // 23: kvoracle.v1.Confidence
-	(*WorkerSpec)(nil),               // 24: kvoracle.v1.WorkerSpec
-	(*timestamppb.Timestamp)(nil),    // 25: google.protobuf.Timestamp
-	(*RouteResponse)(nil),            // 26: kvoracle.v1.RouteResponse
-	(*Target)(nil),                   // 27: kvoracle.v1.Target
-	(Tier)(0),                        // 28: kvoracle.v1.Tier
-	(BlockConfidence)(0),             // 29: kvoracle.v1.BlockConfidence
+	(*RecordRequestsRequest)(nil),    // 23: kvoracle.v1.RecordRequestsRequest
+	(*RecordRequestsResponse)(nil),   // 24: kvoracle.v1.RecordRequestsResponse
+	(*RecordedRequest)(nil),          // 25: kvoracle.v1.RecordedRequest
+	(*Confidence)(nil),               // 26: kvoracle.v1.Confidence
+	(*WorkerSpec)(nil),               // 27: kvoracle.v1.WorkerSpec
+	(*timestamppb.Timestamp)(nil),    // 28: google.protobuf.Timestamp
+	(*RouteResponse)(nil),            // 29: kvoracle.v1.RouteResponse
+	(*Target)(nil),                   // 30: kvoracle.v1.Target
+	(Tier)(0),                        // 31: kvoracle.v1.Tier
+	(BlockConfidence)(0),             // 32: kvoracle.v1.BlockConfidence
 }
 var file_kvoracle_v1_fleet_proto_depIdxs = []int32{
-	23, // 0: kvoracle.v1.RankStatus.confidence:type_name -> kvoracle.v1.Confidence
-	24, // 1: kvoracle.v1.Worker.spec:type_name -> kvoracle.v1.WorkerSpec
+	26, // 0: kvoracle.v1.RankStatus.confidence:type_name -> kvoracle.v1.Confidence
+	27, // 1: kvoracle.v1.Worker.spec:type_name -> kvoracle.v1.WorkerSpec
 	0,  // 2: kvoracle.v1.Worker.state:type_name -> kvoracle.v1.WorkerState
 	1,  // 3: kvoracle.v1.Worker.ranks:type_name -> kvoracle.v1.RankStatus
-	25, // 4: kvoracle.v1.Worker.registered_at:type_name -> google.protobuf.Timestamp
-	24, // 5: kvoracle.v1.RegisterWorkerRequest.spec:type_name -> kvoracle.v1.WorkerSpec
+	28, // 4: kvoracle.v1.Worker.registered_at:type_name -> google.protobuf.Timestamp
+	27, // 5: kvoracle.v1.RegisterWorkerRequest.spec:type_name -> kvoracle.v1.WorkerSpec
 	2,  // 6: kvoracle.v1.RegisterWorkerResponse.worker:type_name -> kvoracle.v1.Worker
-	24, // 7: kvoracle.v1.UpdateWorkerRequest.spec:type_name -> kvoracle.v1.WorkerSpec
+	27, // 7: kvoracle.v1.UpdateWorkerRequest.spec:type_name -> kvoracle.v1.WorkerSpec
 	2,  // 8: kvoracle.v1.UpdateWorkerResponse.worker:type_name -> kvoracle.v1.Worker
 	2,  // 9: kvoracle.v1.DrainWorkerResponse.worker:type_name -> kvoracle.v1.Worker
 	2,  // 10: kvoracle.v1.GetWorkerResponse.worker:type_name -> kvoracle.v1.Worker
 	2,  // 11: kvoracle.v1.ListWorkersResponse.workers:type_name -> kvoracle.v1.Worker
 	2,  // 12: kvoracle.v1.WatchWorkersResponse.workers:type_name -> kvoracle.v1.Worker
-	26, // 13: kvoracle.v1.ExplainDecisionResponse.decision:type_name -> kvoracle.v1.RouteResponse
-	25, // 14: kvoracle.v1.ExplainDecisionResponse.decided_at:type_name -> google.protobuf.Timestamp
-	27, // 15: kvoracle.v1.VerifyWorkerRequest.target:type_name -> kvoracle.v1.Target
-	28, // 16: kvoracle.v1.VerifyWorkerResponse.tier:type_name -> kvoracle.v1.Tier
-	29, // 17: kvoracle.v1.VerifyWorkerResponse.confidence:type_name -> kvoracle.v1.BlockConfidence
-	3,  // 18: kvoracle.v1.FleetService.RegisterWorker:input_type -> kvoracle.v1.RegisterWorkerRequest
-	5,  // 19: kvoracle.v1.FleetService.UpdateWorker:input_type -> kvoracle.v1.UpdateWorkerRequest
-	7,  // 20: kvoracle.v1.FleetService.DrainWorker:input_type -> kvoracle.v1.DrainWorkerRequest
-	9,  // 21: kvoracle.v1.FleetService.RemoveWorker:input_type -> kvoracle.v1.RemoveWorkerRequest
-	11, // 22: kvoracle.v1.FleetService.GetWorker:input_type -> kvoracle.v1.GetWorkerRequest
-	13, // 23: kvoracle.v1.FleetService.ListWorkers:input_type -> kvoracle.v1.ListWorkersRequest
-	15, // 24: kvoracle.v1.FleetService.WatchWorkers:input_type -> kvoracle.v1.WatchWorkersRequest
-	17, // 25: kvoracle.v1.FleetService.ExplainDecision:input_type -> kvoracle.v1.ExplainDecisionRequest
-	19, // 26: kvoracle.v1.FleetService.InvalidateWorker:input_type -> kvoracle.v1.InvalidateWorkerRequest
-	21, // 27: kvoracle.v1.FleetService.VerifyWorker:input_type -> kvoracle.v1.VerifyWorkerRequest
-	4,  // 28: kvoracle.v1.FleetService.RegisterWorker:output_type -> kvoracle.v1.RegisterWorkerResponse
-	6,  // 29: kvoracle.v1.FleetService.UpdateWorker:output_type -> kvoracle.v1.UpdateWorkerResponse
-	8,  // 30: kvoracle.v1.FleetService.DrainWorker:output_type -> kvoracle.v1.DrainWorkerResponse
-	10, // 31: kvoracle.v1.FleetService.RemoveWorker:output_type -> kvoracle.v1.RemoveWorkerResponse
-	12, // 32: kvoracle.v1.FleetService.GetWorker:output_type -> kvoracle.v1.GetWorkerResponse
-	14, // 33: kvoracle.v1.FleetService.ListWorkers:output_type -> kvoracle.v1.ListWorkersResponse
-	16, // 34: kvoracle.v1.FleetService.WatchWorkers:output_type -> kvoracle.v1.WatchWorkersResponse
-	18, // 35: kvoracle.v1.FleetService.ExplainDecision:output_type -> kvoracle.v1.ExplainDecisionResponse
-	20, // 36: kvoracle.v1.FleetService.InvalidateWorker:output_type -> kvoracle.v1.InvalidateWorkerResponse
-	22, // 37: kvoracle.v1.FleetService.VerifyWorker:output_type -> kvoracle.v1.VerifyWorkerResponse
-	28, // [28:38] is the sub-list for method output_type
-	18, // [18:28] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	29, // 13: kvoracle.v1.ExplainDecisionResponse.decision:type_name -> kvoracle.v1.RouteResponse
+	28, // 14: kvoracle.v1.ExplainDecisionResponse.decided_at:type_name -> google.protobuf.Timestamp
+	30, // 15: kvoracle.v1.VerifyWorkerRequest.target:type_name -> kvoracle.v1.Target
+	31, // 16: kvoracle.v1.VerifyWorkerResponse.tier:type_name -> kvoracle.v1.Tier
+	32, // 17: kvoracle.v1.VerifyWorkerResponse.confidence:type_name -> kvoracle.v1.BlockConfidence
+	25, // 18: kvoracle.v1.RecordRequestsResponse.requests:type_name -> kvoracle.v1.RecordedRequest
+	28, // 19: kvoracle.v1.RecordedRequest.decided_at:type_name -> google.protobuf.Timestamp
+	28, // 20: kvoracle.v1.RecordedRequest.finished_at:type_name -> google.protobuf.Timestamp
+	3,  // 21: kvoracle.v1.FleetService.RegisterWorker:input_type -> kvoracle.v1.RegisterWorkerRequest
+	5,  // 22: kvoracle.v1.FleetService.UpdateWorker:input_type -> kvoracle.v1.UpdateWorkerRequest
+	7,  // 23: kvoracle.v1.FleetService.DrainWorker:input_type -> kvoracle.v1.DrainWorkerRequest
+	9,  // 24: kvoracle.v1.FleetService.RemoveWorker:input_type -> kvoracle.v1.RemoveWorkerRequest
+	11, // 25: kvoracle.v1.FleetService.GetWorker:input_type -> kvoracle.v1.GetWorkerRequest
+	13, // 26: kvoracle.v1.FleetService.ListWorkers:input_type -> kvoracle.v1.ListWorkersRequest
+	15, // 27: kvoracle.v1.FleetService.WatchWorkers:input_type -> kvoracle.v1.WatchWorkersRequest
+	17, // 28: kvoracle.v1.FleetService.ExplainDecision:input_type -> kvoracle.v1.ExplainDecisionRequest
+	19, // 29: kvoracle.v1.FleetService.InvalidateWorker:input_type -> kvoracle.v1.InvalidateWorkerRequest
+	21, // 30: kvoracle.v1.FleetService.VerifyWorker:input_type -> kvoracle.v1.VerifyWorkerRequest
+	23, // 31: kvoracle.v1.FleetService.RecordRequests:input_type -> kvoracle.v1.RecordRequestsRequest
+	4,  // 32: kvoracle.v1.FleetService.RegisterWorker:output_type -> kvoracle.v1.RegisterWorkerResponse
+	6,  // 33: kvoracle.v1.FleetService.UpdateWorker:output_type -> kvoracle.v1.UpdateWorkerResponse
+	8,  // 34: kvoracle.v1.FleetService.DrainWorker:output_type -> kvoracle.v1.DrainWorkerResponse
+	10, // 35: kvoracle.v1.FleetService.RemoveWorker:output_type -> kvoracle.v1.RemoveWorkerResponse
+	12, // 36: kvoracle.v1.FleetService.GetWorker:output_type -> kvoracle.v1.GetWorkerResponse
+	14, // 37: kvoracle.v1.FleetService.ListWorkers:output_type -> kvoracle.v1.ListWorkersResponse
+	16, // 38: kvoracle.v1.FleetService.WatchWorkers:output_type -> kvoracle.v1.WatchWorkersResponse
+	18, // 39: kvoracle.v1.FleetService.ExplainDecision:output_type -> kvoracle.v1.ExplainDecisionResponse
+	20, // 40: kvoracle.v1.FleetService.InvalidateWorker:output_type -> kvoracle.v1.InvalidateWorkerResponse
+	22, // 41: kvoracle.v1.FleetService.VerifyWorker:output_type -> kvoracle.v1.VerifyWorkerResponse
+	24, // 42: kvoracle.v1.FleetService.RecordRequests:output_type -> kvoracle.v1.RecordRequestsResponse
+	32, // [32:43] is the sub-list for method output_type
+	21, // [21:32] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_kvoracle_v1_fleet_proto_init() }
@@ -1522,13 +1791,14 @@ func file_kvoracle_v1_fleet_proto_init() {
 	}
 	file_kvoracle_v1_common_proto_init()
 	file_kvoracle_v1_route_proto_init()
+	file_kvoracle_v1_fleet_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvoracle_v1_fleet_proto_rawDesc), len(file_kvoracle_v1_fleet_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,7 @@ const (
 	FleetService_ExplainDecision_FullMethodName  = "/kvoracle.v1.FleetService/ExplainDecision"
 	FleetService_InvalidateWorker_FullMethodName = "/kvoracle.v1.FleetService/InvalidateWorker"
 	FleetService_VerifyWorker_FullMethodName     = "/kvoracle.v1.FleetService/VerifyWorker"
+	FleetService_RecordRequests_FullMethodName   = "/kvoracle.v1.FleetService/RecordRequests"
 )
 
 // FleetServiceClient is the client API for FleetService service.
@@ -63,6 +64,11 @@ type FleetServiceClient interface {
 	InvalidateWorker(ctx context.Context, in *InvalidateWorkerRequest, opts ...grpc.CallOption) (*InvalidateWorkerResponse, error)
 	// VerifyWorker streams the oracle's view of one rank, to be compared with the engine's. All parts show one moment.
 	VerifyWorker(ctx context.Context, in *VerifyWorkerRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyWorkerResponse], error)
+	// RecordRequests streams what a replay needs of the requests that are routed from now on, each when it has finished.
+	// There are no tokens in it: prompts are block ids, scrambled with a salt of this call's own, so that they say which
+	// prompts of one recording begin alike and nothing else. A reader that is too slow loses requests, which is counted; it
+	// holds up nobody. RESOURCE_EXHAUSTED when too many recordings are under way.
+	RecordRequests(ctx context.Context, in *RecordRequestsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RecordRequestsResponse], error)
 }
 
 type fleetServiceClient struct {
@@ -191,6 +197,25 @@ func (c *fleetServiceClient) VerifyWorker(ctx context.Context, in *VerifyWorkerR
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FleetService_VerifyWorkerClient = grpc.ServerStreamingClient[VerifyWorkerResponse]
 
+func (c *fleetServiceClient) RecordRequests(ctx context.Context, in *RecordRequestsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RecordRequestsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &FleetService_ServiceDesc.Streams[2], FleetService_RecordRequests_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[RecordRequestsRequest, RecordRequestsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FleetService_RecordRequestsClient = grpc.ServerStreamingClient[RecordRequestsResponse]
+
 // FleetServiceServer is the server API for FleetService service.
 // All implementations must embed UnimplementedFleetServiceServer
 // for forward compatibility.
@@ -221,6 +246,11 @@ type FleetServiceServer interface {
 	InvalidateWorker(context.Context, *InvalidateWorkerRequest) (*InvalidateWorkerResponse, error)
 	// VerifyWorker streams the oracle's view of one rank, to be compared with the engine's. All parts show one moment.
 	VerifyWorker(*VerifyWorkerRequest, grpc.ServerStreamingServer[VerifyWorkerResponse]) error
+	// RecordRequests streams what a replay needs of the requests that are routed from now on, each when it has finished.
+	// There are no tokens in it: prompts are block ids, scrambled with a salt of this call's own, so that they say which
+	// prompts of one recording begin alike and nothing else. A reader that is too slow loses requests, which is counted; it
+	// holds up nobody. RESOURCE_EXHAUSTED when too many recordings are under way.
+	RecordRequests(*RecordRequestsRequest, grpc.ServerStreamingServer[RecordRequestsResponse]) error
 	mustEmbedUnimplementedFleetServiceServer()
 }
 
@@ -260,6 +290,9 @@ func (UnimplementedFleetServiceServer) InvalidateWorker(context.Context, *Invali
 }
 func (UnimplementedFleetServiceServer) VerifyWorker(*VerifyWorkerRequest, grpc.ServerStreamingServer[VerifyWorkerResponse]) error {
 	return status.Error(codes.Unimplemented, "method VerifyWorker not implemented")
+}
+func (UnimplementedFleetServiceServer) RecordRequests(*RecordRequestsRequest, grpc.ServerStreamingServer[RecordRequestsResponse]) error {
+	return status.Error(codes.Unimplemented, "method RecordRequests not implemented")
 }
 func (UnimplementedFleetServiceServer) mustEmbedUnimplementedFleetServiceServer() {}
 func (UnimplementedFleetServiceServer) testEmbeddedByValue()                      {}
@@ -448,6 +481,17 @@ func _FleetService_VerifyWorker_Handler(srv interface{}, stream grpc.ServerStrea
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FleetService_VerifyWorkerServer = grpc.ServerStreamingServer[VerifyWorkerResponse]
 
+func _FleetService_RecordRequests_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(RecordRequestsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(FleetServiceServer).RecordRequests(m, &grpc.GenericServerStream[RecordRequestsRequest, RecordRequestsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FleetService_RecordRequestsServer = grpc.ServerStreamingServer[RecordRequestsResponse]
+
 // FleetService_ServiceDesc is the grpc.ServiceDesc for FleetService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -497,6 +541,11 @@ var FleetService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "VerifyWorker",
 			Handler:       _FleetService_VerifyWorker_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "RecordRequests",
+			Handler:       _FleetService_RecordRequests_Handler,
 			ServerStreams: true,
 		},
 	},
