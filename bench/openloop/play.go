@@ -101,12 +101,15 @@ func (c wallClock) wait(until time.Duration) {
 	}
 }
 
+// leastWindow is too short for a sleeper's deadlines to mean anything.
+const leastWindow = 10 * time.Millisecond
+
 // search looks for the shortest window that is sustained: it halves the window while it is, then bisects steps times.
 // nil: not even the first one was.
 func search(first time.Duration, steps int, try func(time.Duration) *outcome) *outcome {
 	var best *outcome
 	window := first
-	for {
+	for window >= leastWindow {
 		o := try(window)
 		if !o.isSustained() {
 			break

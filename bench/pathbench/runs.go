@@ -150,12 +150,11 @@ func (s *runs) match(locals []block.Local, dst []holder) []holder {
 				dst = append(dst, holder{h.target, min(h.cover, k)})
 				continue
 			}
-			for i < len(dst) && dst[i].target < h.target {
+			for dst[i].target < h.target {
 				i++
 			}
-			if i < len(dst) && dst[i].target == h.target && dst[i].cover == whole {
-				dst[i].cover += min(h.cover, k)
-			}
+			// Prompts are stored whole: who is here has all that comes before, and is among the answers.
+			dst[i].cover += min(h.cover, k)
 		}
 		whole += k
 		if locals = locals[k:]; k < r.n || len(locals) == 0 {
