@@ -356,8 +356,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 		answer Answer
 		places [2]Alternative
 	}{}
-	a := &made.answer
-	*a = Answer{
+	made.answer = Answer{
 		Target:       ref(best),
 		Matched:      best.held,
 		Usable:       best.usable,
@@ -375,6 +374,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 		Model:        r.Model,
 		RequestID:    r.RequestID,
 	}
+	a := &made.answer
 	if r.Explain {
 		a.Rows = w.rows()
 	}

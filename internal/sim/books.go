@@ -123,7 +123,7 @@ func (b *books) leading(dst []int, kind, orKind int) {
 		b.alive[b.words-1] = 1<<tail - 1
 	}
 	for k, r := range b.scratch {
-		any := uint64(0)
+		some := uint64(0)
 		for w := range b.alive {
 			m := uint64(0)
 			if r >= 0 {
@@ -134,9 +134,9 @@ func (b *books) leading(dst []int, kind, orKind int) {
 				dst[w*64+bits.TrailingZeros64(gone)] = k
 			}
 			b.alive[w] &= m
-			any |= b.alive[w]
+			some |= b.alive[w]
 		}
-		if any == 0 {
+		if some == 0 {
 			return
 		}
 	}

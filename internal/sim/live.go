@@ -29,7 +29,6 @@ type Live struct {
 	o         LiveOptions
 	oracle    *oracle.Oracle
 	engines   map[string]int
-	names     []string
 	keyspace  block.Keyspace
 	blockSize int
 	decisions map[*Request]oracle.DecisionID

@@ -88,14 +88,14 @@ func TestRouterTellsTheTruth(t *testing.T) {
 				want.Held, want.Cached[0] = n*size, min(n, usable)*size
 				want.Expected = min(lead(func(id block.ID) bool { return held[id] || expected[id] }), usable)*size - want.Cached[0]
 				want.Shared = lead(func(id block.ID) bool { return active[id] > 0 }) * size
-				close := func(a, b *float64) {
+				near := func(a, b *float64) {
 					if math.Abs(*a-*b) > 1e-6 {
 						t.Fatalf("seed %d, engine %d: %v, want %v", seed, e, *a, *b)
 					}
 					*a = *b
 				}
-				close(&c.PendingPrefill, &want.PendingPrefill)
-				close(&c.OutputToCome, &want.OutputToCome)
+				near(&c.PendingPrefill, &want.PendingPrefill)
+				near(&c.OutputToCome, &want.OutputToCome)
 				if d := cmp.Diff(want, c); d != "" {
 					t.Fatalf("seed %d, engine %d:\n%s", seed, e, d)
 				}

@@ -16,9 +16,9 @@ func chats(t *testing.T) string {
 	for i := range 90 {
 		k := i % len(talks)
 		if i%30 < 3 {
-			talks[k] = fmt.Sprintf(`{"role":"system","content":"%s"}`, strings.Repeat(fmt.Sprintf("rule %d. ", i), 300))
+			talks[k] = fmt.Sprintf(`{"role":"system","content":%q}`, strings.Repeat(fmt.Sprintf("rule %d. ", i), 300))
 		}
-		talks[k] += fmt.Sprintf(`,{"role":"user","content":"%s"}`, strings.Repeat(fmt.Sprintf("question %d. ", i), 20))
+		talks[k] += fmt.Sprintf(`,{"role":"user","content":%q}`, strings.Repeat(fmt.Sprintf("question %d. ", i), 20))
 		fmt.Fprintf(&b, `{"timestamp":%d,"messages":[%s],"max_tokens":%d,"session_id":"s%d","delay":500}`+"\n", i*900, talks[k], 20+i%7*10, i/30*10+k)
 	}
 	path := filepath.Join(t.TempDir(), "log.jsonl")
