@@ -32,6 +32,7 @@ type cli struct {
 	Drain   drainCmd   `cmd:"" help:"Take a worker out of new choices, or back in."`
 	Remove  removeCmd  `cmd:"" help:"Forget a worker."`
 	Script  scriptCmd  `cmd:"" help:"Run a protocol transcript and compare the answers."`
+	Bench   benchCmd   `cmd:"" help:"Measure a deployment: calls at a fixed rate, and the percentiles of what they take."`
 	Demo    demoCmd    `cmd:"" help:"Route a real trace on a simulated fleet, live, and compare policies."`
 	Record  recordCmd  `cmd:"" help:"Write a log of live requests for a replay: lengths, times and scrambled block hashes, no tokens."`
 	Replay  replayCmd  `cmd:"" help:"Serve your own request log with every policy in virtual time, and plot the difference."`
