@@ -18,15 +18,17 @@ import (
 // shedder refuses a share of the Route calls when they wait too long for a processor.
 //
 // A decision does not block, so where too many are asked for they wait before their handler runs, and counting handlers
-// would see nothing. What is measured is that wait: from a call's headers to its handler, of each eighth call. A queue
+// would see nothing. What is measured is that wait: from a call's headers to its handler, of one call in sixteen. A queue
 // that is there for a whole window, so that even the shortest wait in it was above the target, is one that does not
 // drain (the rule of CoDel, RFC 8289). The share refused follows that shortest wait and its trend, as in PIE (RFC 8033):
 //
 //	share += pull * (wait-target)/target + damp * (wait-wait before)/target
 //
-// with a step of at most maxStep, and a window without a wait counted as one with none. Calls
-// are refused when their headers come, before there is a goroutine or a message: that costs a fraction of an answer, so
-// most of the machine goes on answering. Streams are not touched: flow control holds back RouteStream, and reports of
+// with a step of at most maxStep. A window lasts 10 ms, or until a call has been timed, but no longer than 100 ms; then it
+// counts as one without a wait.
+//
+// Calls are refused when their headers come, before there is a goroutine or a message: that costs a fraction of an answer,
+// so most of the machine goes on answering. Streams are not touched: flow control holds back RouteStream, and reports of
 // blocks and load, progress and the operator's calls are what gets everybody out of trouble.
 //
 // All methods may be called concurrently.
@@ -51,7 +53,8 @@ const (
 	pull       = allShares / 256
 	damp       = allShares / 32
 	shedWindow = 10 * time.Millisecond
-	timedCalls = 8 // one in so many
+	mostWindow = 100 * time.Millisecond // when no call is heard of
+	timedCalls = 16                     // one in so many
 )
 
 func newShedder(target time.Duration, refused func()) *shedder {
@@ -103,7 +106,7 @@ func (d *shedder) waited(wait time.Duration, now time.Time) {
 func (d *shedder) roll(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now.Before(d.end) {
+	if now.Before(d.end) || !d.some && now.Before(d.end.Add(mostWindow-shedWindow)) {
 		return
 	}
 	least, target := d.least, float64(d.target.Load())
