@@ -127,6 +127,12 @@ bench-index: ## Measure the prefix index against what is promised of it; INDEXFL
 	go -C bench build -o ../bin/ ./indexbench
 	bin/indexbench $(INDEXFLAGS)
 
+.PHONY: bench-policy
+bench-policy: ## Measure what a choice among workers costs against what is promised of it (half a minute)
+	mkdir -p bin
+	go -C bench build -o ../bin/ ./policybench
+	bin/policybench
+
 # Flags of the wire benchmark: WIREFLAGS='-rounds 1', WIREFLAGS='-only 512,hash'.
 WIREFLAGS ?=
 

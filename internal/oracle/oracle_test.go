@@ -750,3 +750,39 @@ func TestDenyDoesNotNarrowWhatIsKnown(t *testing.T) {
 		}
 	}
 }
+
+// TestCostsAreLearnedAndShown: first tokens teach what a worker costs, and its status says so.
+func TestCostsAreLearnedAndShown(t *testing.T) {
+	o := New(Config{}, nil)
+	open(t, o, "w1", 1, t0)
+	prior := policy.DefaultCostModel().PrefillPerToken
+	now := t0
+	for i := range 200 {
+		r := &RouteRequest{Model: "m", Prompt: prompt(make([]uint32, 500)...)}
+		r.Prompt.Tokens[0] = uint32(1_000_000 + i) // nothing is cached
+		a, err := o.Route(context.Background(), r, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		took := time.Duration(4 * (float64(a.Uncached)*prior + 3e-3) * 1e9) // four times the prior
+		now = now.Add(took)
+		for _, e := range []Event{{Step: FirstToken}, {Step: Finished, OutputTokens: 2, Cached: -1}} {
+			e.Decision = a.Decision
+			if out, err := o.Progress(&e, now); err != nil || out != Applied {
+				t.Fatal(out, err)
+			}
+		}
+		now = now.Add(time.Second)
+	}
+	w, err := o.Worker("w1", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := w.Ranks[0]; r.Learned < 190 || r.Cost.PrefillPerToken < 3.6*prior || r.Cost.PrefillPerToken > 4.4*prior || r.CostError > 0.1 {
+		t.Errorf("after 200 prefills of four times the prior's time: %d samples, %v of the prior's cost a token, error %v",
+			r.Learned, r.Cost.PrefillPerToken/prior, r.CostError)
+	}
+	if s := o.Stats(now).Learn; s.Samples < 190 || s.Refused != 0 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
+	"github.com/kvoracle/kvoracle/internal/learn"
 	"github.com/kvoracle/kvoracle/internal/load"
 )
 
@@ -18,6 +19,9 @@ type RankStatus struct {
 	BlocksAge  time.Duration // since the last block message; negative: none
 	IsAwaiting bool          // a snapshot was asked for
 	Decisions  uint64        // that chose it
+	Cost       CostModel     // what work is taken to cost
+	CostError  float64       // usual error of a prediction, as a share of it
+	Learned    uint64        // prefills it was learned from in this life
 }
 
 // WorkerStatus is one worker with its ranks.
@@ -113,6 +117,8 @@ func (o *Oracle) status(w *fleet.Worker, loads map[fleet.TargetID]load.State, no
 			continue
 		}
 		r.Blocks, r.Decisions = f.confidence(now), f.decisions.Load()
+		l := o.learn.Of(id)
+		r.Cost, r.CostError, r.Learned = f.pricing.Load().cost, l.Error, l.Samples
 		if at := f.heardAt.Load(); at != 0 {
 			r.BlocksAge = now.Sub(time.Unix(0, at))
 		}
@@ -136,12 +142,13 @@ type Stats struct {
 	Names   int                 // engine hashes kept for ranks that name blocks by them
 	Guesses int                 // prompts under way that are remembered
 	Load    load.Stats          // bookings and samples
+	Learn   learn.Stats         // prefills that costs were learned from
 	Model   map[string][2]int   // fresh targets and all, by model
 }
 
 // Stats looks at everything once; O(workers).
 func (o *Oracle) Stats(now time.Time) Stats {
-	s := Stats{Index: o.index.Stats(), Names: o.names.Used(), Load: o.load.Stats(), Model: make(map[string][2]int)}
+	s := Stats{Index: o.index.Stats(), Names: o.names.Used(), Load: o.load.Stats(), Learn: o.learn.Stats(), Model: make(map[string][2]int)}
 	for _, w := range o.fleet.View().Workers() {
 		s.Workers[w.State()]++
 		m := s.Model[w.Model]

@@ -15,6 +15,7 @@ type gauges struct {
 	workers, targets, modelTargets                        metric.Int64ObservableGauge
 	ledgers, holderBlocks, distinct, orphans, reclaimable metric.Int64ObservableGauge
 	engineHashes, guesses, bookings, gateways             metric.Int64ObservableGauge
+	learned, unlearned, presumed                          metric.Int64ObservableGauge
 }
 
 func newGauges(b *builder) gauges {
@@ -31,13 +32,16 @@ func newGauges(b *builder) gauges {
 		guesses:      b.gauge(mGuesses),
 		bookings:     b.gauge(mBookings),
 		gateways:     b.gauge(mGateways),
+		learned:      b.gauge(mLearned),
+		unlearned:    b.gauge(mUnlearned),
+		presumed:     b.gauge(mPresumed),
 	}
 }
 
 func (g *gauges) all() []metric.Observable {
 	return []metric.Observable{
 		g.workers, g.targets, g.modelTargets, g.ledgers, g.holderBlocks, g.distinct, g.orphans, g.reclaimable,
-		g.engineHashes, g.guesses, g.bookings, g.gateways,
+		g.engineHashes, g.guesses, g.bookings, g.gateways, g.learned, g.unlearned, g.presumed,
 	}
 }
 
@@ -74,4 +78,7 @@ func (g *gauges) observe(o metric.Observer, s *oracle.Stats) {
 	o.ObserveInt64(g.guesses, int64(s.Guesses))
 	o.ObserveInt64(g.bookings, int64(s.Load.Bookings))
 	o.ObserveInt64(g.gateways, int64(s.Load.Gateways))
+	o.ObserveInt64(g.learned, int64(s.Learn.Samples))
+	o.ObserveInt64(g.unlearned, int64(s.Learn.Refused))
+	o.ObserveInt64(g.presumed, int64(s.Load.Presumed))
 }

@@ -76,6 +76,9 @@ const (
 	mGuesses        = "kvoracle.guesses"
 	mBookings       = "kvoracle.bookings"
 	mGateways       = "kvoracle.gateways"
+	mLearned        = "kvoracle.learn.prefills"
+	mUnlearned      = "kvoracle.learn.refused"
+	mPresumed       = "kvoracle.prefills.presumed"
 )
 
 // Keys of metric attributes.
@@ -151,5 +154,8 @@ func Instruments() []Instrument {
 		{mGuesses, Gauge, "{prompt}", "Prompts under way whose blocks are expected and not confirmed.", nil, nil},
 		{mBookings, Gauge, "{booking}", "Requests booked and not seen to end.", nil, nil},
 		{mGateways, Gauge, "{gateway}", "Gateways with bookings.", nil, nil},
+		{mLearned, Gauge, "{prefill}", "Prefills that costs were learned from since the start.", nil, nil},
+		{mUnlearned, Gauge, "{prefill}", "Prefills with times that cannot be, from which nothing was learned, since the start.", nil, nil},
+		{mPresumed, Gauge, "{prefill}", "Prefills taken to be over by the clock, of gateways that tell no first tokens, since the start.", nil, nil},
 	}
 }

@@ -155,6 +155,15 @@ func EncodeWorker(w *oracle.WorkerStatus) *kvoraclev1.Worker {
 			BlocksAgeSeconds:      age,
 			LoadAgeSeconds:        loadAge,
 			Decisions:             r.Decisions,
+			Costs: &kvoraclev1.Costs{
+				PrefillSecondsPerToken:        r.Cost.PrefillPerToken,
+				PrefillSecondsPerTokenContext: r.Cost.PrefillPerTokenContext,
+				IterationFixedSeconds:         r.Cost.IterationFixed,
+				IterationLeastSeconds:         r.Cost.IterationBase,
+				DecodeSecondsPerKvToken:       r.Cost.DecodePerKVToken,
+				Samples:                       r.Learned,
+				Error:                         r.CostError,
+			},
 		})
 	}
 	return m

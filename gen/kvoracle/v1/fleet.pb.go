@@ -81,6 +81,107 @@ func (WorkerState) EnumDescriptor() ([]byte, []int) {
 	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{0}
 }
 
+// Costs is what the oracle takes work to cost on one rank: the prior of its class, corrected by what was learned from the
+// first tokens that gateways reported.
+type Costs struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Seconds a prompt token takes in the linear layers.
+	PrefillSecondsPerToken float64 `protobuf:"fixed64,1,opt,name=prefill_seconds_per_token,json=prefillSecondsPerToken,proto3" json:"prefill_seconds_per_token,omitempty"`
+	// Seconds a prompt token takes for each token it attends to.
+	PrefillSecondsPerTokenContext float64 `protobuf:"fixed64,2,opt,name=prefill_seconds_per_token_context,json=prefillSecondsPerTokenContext,proto3" json:"prefill_seconds_per_token_context,omitempty"`
+	// Seconds of an iteration that do not depend on what is in it.
+	IterationFixedSeconds float64 `protobuf:"fixed64,3,opt,name=iteration_fixed_seconds,json=iterationFixedSeconds,proto3" json:"iteration_fixed_seconds,omitempty"`
+	// Seconds of the shortest iteration.
+	IterationLeastSeconds float64 `protobuf:"fixed64,4,opt,name=iteration_least_seconds,json=iterationLeastSeconds,proto3" json:"iteration_least_seconds,omitempty"`
+	// Seconds an iteration takes for each KV token that its decoding sequences read.
+	DecodeSecondsPerKvToken float64 `protobuf:"fixed64,5,opt,name=decode_seconds_per_kv_token,json=decodeSecondsPerKvToken,proto3" json:"decode_seconds_per_kv_token,omitempty"`
+	// Prefills it was learned from in this life of the worker; 0: the numbers are those of its class.
+	Samples uint64 `protobuf:"varint,6,opt,name=samples,proto3" json:"samples,omitempty"`
+	// Usual error of a prediction, as a share of it; 1 when nothing was learned.
+	Error         float64 `protobuf:"fixed64,7,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Costs) Reset() {
+	*x = Costs{}
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Costs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Costs) ProtoMessage() {}
+
+func (x *Costs) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Costs.ProtoReflect.Descriptor instead.
+func (*Costs) Descriptor() ([]byte, []int) {
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Costs) GetPrefillSecondsPerToken() float64 {
+	if x != nil {
+		return x.PrefillSecondsPerToken
+	}
+	return 0
+}
+
+func (x *Costs) GetPrefillSecondsPerTokenContext() float64 {
+	if x != nil {
+		return x.PrefillSecondsPerTokenContext
+	}
+	return 0
+}
+
+func (x *Costs) GetIterationFixedSeconds() float64 {
+	if x != nil {
+		return x.IterationFixedSeconds
+	}
+	return 0
+}
+
+func (x *Costs) GetIterationLeastSeconds() float64 {
+	if x != nil {
+		return x.IterationLeastSeconds
+	}
+	return 0
+}
+
+func (x *Costs) GetDecodeSecondsPerKvToken() float64 {
+	if x != nil {
+		return x.DecodeSecondsPerKvToken
+	}
+	return 0
+}
+
+func (x *Costs) GetSamples() uint64 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *Costs) GetError() float64 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
+}
+
 // RankStatus is what the oracle believes of one rank.
 type RankStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -109,14 +210,16 @@ type RankStatus struct {
 	// Seconds since the last load sample; negative: none yet.
 	LoadAgeSeconds float64 `protobuf:"fixed64,12,opt,name=load_age_seconds,json=loadAgeSeconds,proto3" json:"load_age_seconds,omitempty"`
 	// Decisions that chose this rank since it registered.
-	Decisions     uint64 `protobuf:"varint,13,opt,name=decisions,proto3" json:"decisions,omitempty"`
+	Decisions uint64 `protobuf:"varint,13,opt,name=decisions,proto3" json:"decisions,omitempty"`
+	// What work is taken to cost there.
+	Costs         *Costs `protobuf:"bytes,14,opt,name=costs,proto3" json:"costs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RankStatus) Reset() {
 	*x = RankStatus{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[0]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -128,7 +231,7 @@ func (x *RankStatus) String() string {
 func (*RankStatus) ProtoMessage() {}
 
 func (x *RankStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[0]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -141,7 +244,7 @@ func (x *RankStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankStatus.ProtoReflect.Descriptor instead.
 func (*RankStatus) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{0}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *RankStatus) GetDpRank() uint32 {
@@ -235,6 +338,13 @@ func (x *RankStatus) GetDecisions() uint64 {
 	return 0
 }
 
+func (x *RankStatus) GetCosts() *Costs {
+	if x != nil {
+		return x.Costs
+	}
+	return nil
+}
+
 // Worker is one worker as the oracle sees it.
 type Worker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -254,7 +364,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[1]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -266,7 +376,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[1]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -279,7 +389,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{1}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Worker) GetSpec() *WorkerSpec {
@@ -328,7 +438,7 @@ type RegisterWorkerRequest struct {
 
 func (x *RegisterWorkerRequest) Reset() {
 	*x = RegisterWorkerRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[2]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -340,7 +450,7 @@ func (x *RegisterWorkerRequest) String() string {
 func (*RegisterWorkerRequest) ProtoMessage() {}
 
 func (x *RegisterWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[2]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -353,7 +463,7 @@ func (x *RegisterWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterWorkerRequest.ProtoReflect.Descriptor instead.
 func (*RegisterWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{2}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RegisterWorkerRequest) GetSpec() *WorkerSpec {
@@ -374,7 +484,7 @@ type RegisterWorkerResponse struct {
 
 func (x *RegisterWorkerResponse) Reset() {
 	*x = RegisterWorkerResponse{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[3]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -386,7 +496,7 @@ func (x *RegisterWorkerResponse) String() string {
 func (*RegisterWorkerResponse) ProtoMessage() {}
 
 func (x *RegisterWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[3]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -399,7 +509,7 @@ func (x *RegisterWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterWorkerResponse.ProtoReflect.Descriptor instead.
 func (*RegisterWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{3}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RegisterWorkerResponse) GetWorker() *Worker {
@@ -420,7 +530,7 @@ type UpdateWorkerRequest struct {
 
 func (x *UpdateWorkerRequest) Reset() {
 	*x = UpdateWorkerRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[4]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +542,7 @@ func (x *UpdateWorkerRequest) String() string {
 func (*UpdateWorkerRequest) ProtoMessage() {}
 
 func (x *UpdateWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[4]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +555,7 @@ func (x *UpdateWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWorkerRequest.ProtoReflect.Descriptor instead.
 func (*UpdateWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{4}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *UpdateWorkerRequest) GetSpec() *WorkerSpec {
@@ -466,7 +576,7 @@ type UpdateWorkerResponse struct {
 
 func (x *UpdateWorkerResponse) Reset() {
 	*x = UpdateWorkerResponse{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[5]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -478,7 +588,7 @@ func (x *UpdateWorkerResponse) String() string {
 func (*UpdateWorkerResponse) ProtoMessage() {}
 
 func (x *UpdateWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[5]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -491,7 +601,7 @@ func (x *UpdateWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWorkerResponse.ProtoReflect.Descriptor instead.
 func (*UpdateWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{5}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *UpdateWorkerResponse) GetWorker() *Worker {
@@ -514,7 +624,7 @@ type DrainWorkerRequest struct {
 
 func (x *DrainWorkerRequest) Reset() {
 	*x = DrainWorkerRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[6]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -526,7 +636,7 @@ func (x *DrainWorkerRequest) String() string {
 func (*DrainWorkerRequest) ProtoMessage() {}
 
 func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[6]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -539,7 +649,7 @@ func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerRequest.ProtoReflect.Descriptor instead.
 func (*DrainWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{6}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DrainWorkerRequest) GetWorkerId() string {
@@ -567,7 +677,7 @@ type DrainWorkerResponse struct {
 
 func (x *DrainWorkerResponse) Reset() {
 	*x = DrainWorkerResponse{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[7]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -579,7 +689,7 @@ func (x *DrainWorkerResponse) String() string {
 func (*DrainWorkerResponse) ProtoMessage() {}
 
 func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[7]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -592,7 +702,7 @@ func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerResponse.ProtoReflect.Descriptor instead.
 func (*DrainWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{7}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DrainWorkerResponse) GetWorker() *Worker {
@@ -613,7 +723,7 @@ type RemoveWorkerRequest struct {
 
 func (x *RemoveWorkerRequest) Reset() {
 	*x = RemoveWorkerRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[8]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +735,7 @@ func (x *RemoveWorkerRequest) String() string {
 func (*RemoveWorkerRequest) ProtoMessage() {}
 
 func (x *RemoveWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[8]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +748,7 @@ func (x *RemoveWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveWorkerRequest.ProtoReflect.Descriptor instead.
 func (*RemoveWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{8}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RemoveWorkerRequest) GetWorkerId() string {
@@ -661,7 +771,7 @@ type RemoveWorkerResponse struct {
 
 func (x *RemoveWorkerResponse) Reset() {
 	*x = RemoveWorkerResponse{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[9]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +783,7 @@ func (x *RemoveWorkerResponse) String() string {
 func (*RemoveWorkerResponse) ProtoMessage() {}
 
 func (x *RemoveWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[9]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +796,7 @@ func (x *RemoveWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveWorkerResponse.ProtoReflect.Descriptor instead.
 func (*RemoveWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{9}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RemoveWorkerResponse) GetDroppedBlocks() uint64 {
@@ -714,7 +824,7 @@ type GetWorkerRequest struct {
 
 func (x *GetWorkerRequest) Reset() {
 	*x = GetWorkerRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[10]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +836,7 @@ func (x *GetWorkerRequest) String() string {
 func (*GetWorkerRequest) ProtoMessage() {}
 
 func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[10]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +849,7 @@ func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{10}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetWorkerRequest) GetWorkerId() string {
@@ -760,7 +870,7 @@ type GetWorkerResponse struct {
 
 func (x *GetWorkerResponse) Reset() {
 	*x = GetWorkerResponse{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[11]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -772,7 +882,7 @@ func (x *GetWorkerResponse) String() string {
 func (*GetWorkerResponse) ProtoMessage() {}
 
 func (x *GetWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[11]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -785,7 +895,7 @@ func (x *GetWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkerResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{11}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetWorkerResponse) GetWorker() *Worker {
@@ -806,7 +916,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[12]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -818,7 +928,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[12]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -831,7 +941,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{12}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListWorkersRequest) GetModel() string {
@@ -852,7 +962,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[13]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +974,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[13]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +987,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{13}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -900,7 +1010,7 @@ type WatchWorkersRequest struct {
 
 func (x *WatchWorkersRequest) Reset() {
 	*x = WatchWorkersRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[14]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1022,7 @@ func (x *WatchWorkersRequest) String() string {
 func (*WatchWorkersRequest) ProtoMessage() {}
 
 func (x *WatchWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[14]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1035,7 @@ func (x *WatchWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkersRequest.ProtoReflect.Descriptor instead.
 func (*WatchWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{14}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchWorkersRequest) GetModel() string {
@@ -953,7 +1063,7 @@ type WatchWorkersResponse struct {
 
 func (x *WatchWorkersResponse) Reset() {
 	*x = WatchWorkersResponse{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[15]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1075,7 @@ func (x *WatchWorkersResponse) String() string {
 func (*WatchWorkersResponse) ProtoMessage() {}
 
 func (x *WatchWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[15]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1088,7 @@ func (x *WatchWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkersResponse.ProtoReflect.Descriptor instead.
 func (*WatchWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{15}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchWorkersResponse) GetWorkers() []*Worker {
@@ -999,7 +1109,7 @@ type ExplainDecisionRequest struct {
 
 func (x *ExplainDecisionRequest) Reset() {
 	*x = ExplainDecisionRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[16]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1121,7 @@ func (x *ExplainDecisionRequest) String() string {
 func (*ExplainDecisionRequest) ProtoMessage() {}
 
 func (x *ExplainDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[16]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1134,7 @@ func (x *ExplainDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ExplainDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{16}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExplainDecisionRequest) GetDecisionId() string {
@@ -1051,7 +1161,7 @@ type ExplainDecisionResponse struct {
 
 func (x *ExplainDecisionResponse) Reset() {
 	*x = ExplainDecisionResponse{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[17]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1173,7 @@ func (x *ExplainDecisionResponse) String() string {
 func (*ExplainDecisionResponse) ProtoMessage() {}
 
 func (x *ExplainDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[17]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1186,7 @@ func (x *ExplainDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ExplainDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{17}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExplainDecisionResponse) GetDecision() *RouteResponse {
@@ -1118,7 +1228,7 @@ type InvalidateWorkerRequest struct {
 
 func (x *InvalidateWorkerRequest) Reset() {
 	*x = InvalidateWorkerRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[18]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1240,7 @@ func (x *InvalidateWorkerRequest) String() string {
 func (*InvalidateWorkerRequest) ProtoMessage() {}
 
 func (x *InvalidateWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[18]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1253,7 @@ func (x *InvalidateWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvalidateWorkerRequest.ProtoReflect.Descriptor instead.
 func (*InvalidateWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{18}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *InvalidateWorkerRequest) GetWorkerId() string {
@@ -1164,7 +1274,7 @@ type InvalidateWorkerResponse struct {
 
 func (x *InvalidateWorkerResponse) Reset() {
 	*x = InvalidateWorkerResponse{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[19]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1286,7 @@ func (x *InvalidateWorkerResponse) String() string {
 func (*InvalidateWorkerResponse) ProtoMessage() {}
 
 func (x *InvalidateWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[19]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1299,7 @@ func (x *InvalidateWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvalidateWorkerResponse.ProtoReflect.Descriptor instead.
 func (*InvalidateWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{19}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *InvalidateWorkerResponse) GetDroppedBlocks() uint64 {
@@ -1210,7 +1320,7 @@ type VerifyWorkerRequest struct {
 
 func (x *VerifyWorkerRequest) Reset() {
 	*x = VerifyWorkerRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[20]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1332,7 @@ func (x *VerifyWorkerRequest) String() string {
 func (*VerifyWorkerRequest) ProtoMessage() {}
 
 func (x *VerifyWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[20]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1345,7 @@ func (x *VerifyWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyWorkerRequest.ProtoReflect.Descriptor instead.
 func (*VerifyWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{20}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *VerifyWorkerRequest) GetTarget() *Target {
@@ -1262,7 +1372,7 @@ type VerifyWorkerResponse struct {
 
 func (x *VerifyWorkerResponse) Reset() {
 	*x = VerifyWorkerResponse{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[21]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1384,7 @@ func (x *VerifyWorkerResponse) String() string {
 func (*VerifyWorkerResponse) ProtoMessage() {}
 
 func (x *VerifyWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[21]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1397,7 @@ func (x *VerifyWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyWorkerResponse.ProtoReflect.Descriptor instead.
 func (*VerifyWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{21}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VerifyWorkerResponse) GetBlockIds() []uint64 {
@@ -1329,7 +1439,7 @@ type RecordRequestsRequest struct {
 
 func (x *RecordRequestsRequest) Reset() {
 	*x = RecordRequestsRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[22]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1451,7 @@ func (x *RecordRequestsRequest) String() string {
 func (*RecordRequestsRequest) ProtoMessage() {}
 
 func (x *RecordRequestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[22]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1464,7 @@ func (x *RecordRequestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordRequestsRequest.ProtoReflect.Descriptor instead.
 func (*RecordRequestsRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{22}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RecordRequestsRequest) GetModel() string {
@@ -1378,7 +1488,7 @@ type RecordRequestsResponse struct {
 
 func (x *RecordRequestsResponse) Reset() {
 	*x = RecordRequestsResponse{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[23]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1500,7 @@ func (x *RecordRequestsResponse) String() string {
 func (*RecordRequestsResponse) ProtoMessage() {}
 
 func (x *RecordRequestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[23]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1513,7 @@ func (x *RecordRequestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordRequestsResponse.ProtoReflect.Descriptor instead.
 func (*RecordRequestsResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{23}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RecordRequestsResponse) GetRequests() []*RecordedRequest {
@@ -1451,7 +1561,7 @@ type RecordedRequest struct {
 
 func (x *RecordedRequest) Reset() {
 	*x = RecordedRequest{}
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[24]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1573,7 @@ func (x *RecordedRequest) String() string {
 func (*RecordedRequest) ProtoMessage() {}
 
 func (x *RecordedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_fleet_proto_msgTypes[24]
+	mi := &file_kvoracle_v1_fleet_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1586,7 @@ func (x *RecordedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedRequest.ProtoReflect.Descriptor instead.
 func (*RecordedRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{24}
+	return file_kvoracle_v1_fleet_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RecordedRequest) GetDecidedAt() *timestamppb.Timestamp {
@@ -1560,7 +1670,15 @@ var File_kvoracle_v1_fleet_proto protoreflect.FileDescriptor
 
 const file_kvoracle_v1_fleet_proto_rawDesc = "" +
 	"\n" +
-	"\x17kvoracle/v1/fleet.proto\x12\vkvoracle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18kvoracle/v1/common.proto\x1a\x17kvoracle/v1/route.proto\"\x89\x04\n" +
+	"\x17kvoracle/v1/fleet.proto\x12\vkvoracle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18kvoracle/v1/common.proto\x1a\x17kvoracle/v1/route.proto\"\xea\x02\n" +
+	"\x05Costs\x129\n" +
+	"\x19prefill_seconds_per_token\x18\x01 \x01(\x01R\x16prefillSecondsPerToken\x12H\n" +
+	"!prefill_seconds_per_token_context\x18\x02 \x01(\x01R\x1dprefillSecondsPerTokenContext\x126\n" +
+	"\x17iteration_fixed_seconds\x18\x03 \x01(\x01R\x15iterationFixedSeconds\x126\n" +
+	"\x17iteration_least_seconds\x18\x04 \x01(\x01R\x15iterationLeastSeconds\x12<\n" +
+	"\x1bdecode_seconds_per_kv_token\x18\x05 \x01(\x01R\x17decodeSecondsPerKvToken\x12\x18\n" +
+	"\asamples\x18\x06 \x01(\x04R\asamples\x12\x14\n" +
+	"\x05error\x18\a \x01(\x01R\x05error\"\xb3\x04\n" +
 	"\n" +
 	"RankStatus\x12\x17\n" +
 	"\adp_rank\x18\x01 \x01(\rR\x06dpRank\x127\n" +
@@ -1580,7 +1698,8 @@ const file_kvoracle_v1_fleet_proto_rawDesc = "" +
 	" \x01(\x01R\x15pendingPrefillSeconds\x12,\n" +
 	"\x12blocks_age_seconds\x18\v \x01(\x01R\x10blocksAgeSeconds\x12(\n" +
 	"\x10load_age_seconds\x18\f \x01(\x01R\x0eloadAgeSeconds\x12\x1c\n" +
-	"\tdecisions\x18\r \x01(\x04R\tdecisions\"\xf7\x01\n" +
+	"\tdecisions\x18\r \x01(\x04R\tdecisions\x12(\n" +
+	"\x05costs\x18\x0e \x01(\v2\x12.kvoracle.v1.CostsR\x05costs\"\xf7\x01\n" +
 	"\x06Worker\x12+\n" +
 	"\x04spec\x18\x01 \x01(\v2\x17.kvoracle.v1.WorkerSpecR\x04spec\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.kvoracle.v1.WorkerStateR\x05state\x12 \n" +
@@ -1697,91 +1816,93 @@ func file_kvoracle_v1_fleet_proto_rawDescGZIP() []byte {
 }
 
 var file_kvoracle_v1_fleet_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_kvoracle_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_kvoracle_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_kvoracle_v1_fleet_proto_goTypes = []any{
 	(WorkerState)(0),                 // 0: kvoracle.v1.WorkerState
-	(*RankStatus)(nil),               // 1: kvoracle.v1.RankStatus
-	(*Worker)(nil),                   // 2: kvoracle.v1.Worker
-	(*RegisterWorkerRequest)(nil),    // 3: kvoracle.v1.RegisterWorkerRequest
-	(*RegisterWorkerResponse)(nil),   // 4: kvoracle.v1.RegisterWorkerResponse
-	(*UpdateWorkerRequest)(nil),      // 5: kvoracle.v1.UpdateWorkerRequest
-	(*UpdateWorkerResponse)(nil),     // 6: kvoracle.v1.UpdateWorkerResponse
-	(*DrainWorkerRequest)(nil),       // 7: kvoracle.v1.DrainWorkerRequest
-	(*DrainWorkerResponse)(nil),      // 8: kvoracle.v1.DrainWorkerResponse
-	(*RemoveWorkerRequest)(nil),      // 9: kvoracle.v1.RemoveWorkerRequest
-	(*RemoveWorkerResponse)(nil),     // 10: kvoracle.v1.RemoveWorkerResponse
-	(*GetWorkerRequest)(nil),         // 11: kvoracle.v1.GetWorkerRequest
-	(*GetWorkerResponse)(nil),        // 12: kvoracle.v1.GetWorkerResponse
-	(*ListWorkersRequest)(nil),       // 13: kvoracle.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),      // 14: kvoracle.v1.ListWorkersResponse
-	(*WatchWorkersRequest)(nil),      // 15: kvoracle.v1.WatchWorkersRequest
-	(*WatchWorkersResponse)(nil),     // 16: kvoracle.v1.WatchWorkersResponse
-	(*ExplainDecisionRequest)(nil),   // 17: kvoracle.v1.ExplainDecisionRequest
-	(*ExplainDecisionResponse)(nil),  // 18: kvoracle.v1.ExplainDecisionResponse
-	(*InvalidateWorkerRequest)(nil),  // 19: kvoracle.v1.InvalidateWorkerRequest
-	(*InvalidateWorkerResponse)(nil), // 20: kvoracle.v1.InvalidateWorkerResponse
-	(*VerifyWorkerRequest)(nil),      // 21: kvoracle.v1.VerifyWorkerRequest
-	(*VerifyWorkerResponse)(nil),     // 22: kvoracle.v1.VerifyWorkerResponse
-	(*RecordRequestsRequest)(nil),    // 23: kvoracle.v1.RecordRequestsRequest
-	(*RecordRequestsResponse)(nil),   // 24: kvoracle.v1.RecordRequestsResponse
-	(*RecordedRequest)(nil),          // 25: kvoracle.v1.RecordedRequest
-	(*Confidence)(nil),               // 26: kvoracle.v1.Confidence
-	(*WorkerSpec)(nil),               // 27: kvoracle.v1.WorkerSpec
-	(*timestamppb.Timestamp)(nil),    // 28: google.protobuf.Timestamp
-	(*RouteResponse)(nil),            // 29: kvoracle.v1.RouteResponse
-	(*Target)(nil),                   // 30: kvoracle.v1.Target
-	(Tier)(0),                        // 31: kvoracle.v1.Tier
-	(BlockConfidence)(0),             // 32: kvoracle.v1.BlockConfidence
+	(*Costs)(nil),                    // 1: kvoracle.v1.Costs
+	(*RankStatus)(nil),               // 2: kvoracle.v1.RankStatus
+	(*Worker)(nil),                   // 3: kvoracle.v1.Worker
+	(*RegisterWorkerRequest)(nil),    // 4: kvoracle.v1.RegisterWorkerRequest
+	(*RegisterWorkerResponse)(nil),   // 5: kvoracle.v1.RegisterWorkerResponse
+	(*UpdateWorkerRequest)(nil),      // 6: kvoracle.v1.UpdateWorkerRequest
+	(*UpdateWorkerResponse)(nil),     // 7: kvoracle.v1.UpdateWorkerResponse
+	(*DrainWorkerRequest)(nil),       // 8: kvoracle.v1.DrainWorkerRequest
+	(*DrainWorkerResponse)(nil),      // 9: kvoracle.v1.DrainWorkerResponse
+	(*RemoveWorkerRequest)(nil),      // 10: kvoracle.v1.RemoveWorkerRequest
+	(*RemoveWorkerResponse)(nil),     // 11: kvoracle.v1.RemoveWorkerResponse
+	(*GetWorkerRequest)(nil),         // 12: kvoracle.v1.GetWorkerRequest
+	(*GetWorkerResponse)(nil),        // 13: kvoracle.v1.GetWorkerResponse
+	(*ListWorkersRequest)(nil),       // 14: kvoracle.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),      // 15: kvoracle.v1.ListWorkersResponse
+	(*WatchWorkersRequest)(nil),      // 16: kvoracle.v1.WatchWorkersRequest
+	(*WatchWorkersResponse)(nil),     // 17: kvoracle.v1.WatchWorkersResponse
+	(*ExplainDecisionRequest)(nil),   // 18: kvoracle.v1.ExplainDecisionRequest
+	(*ExplainDecisionResponse)(nil),  // 19: kvoracle.v1.ExplainDecisionResponse
+	(*InvalidateWorkerRequest)(nil),  // 20: kvoracle.v1.InvalidateWorkerRequest
+	(*InvalidateWorkerResponse)(nil), // 21: kvoracle.v1.InvalidateWorkerResponse
+	(*VerifyWorkerRequest)(nil),      // 22: kvoracle.v1.VerifyWorkerRequest
+	(*VerifyWorkerResponse)(nil),     // 23: kvoracle.v1.VerifyWorkerResponse
+	(*RecordRequestsRequest)(nil),    // 24: kvoracle.v1.RecordRequestsRequest
+	(*RecordRequestsResponse)(nil),   // 25: kvoracle.v1.RecordRequestsResponse
+	(*RecordedRequest)(nil),          // 26: kvoracle.v1.RecordedRequest
+	(*Confidence)(nil),               // 27: kvoracle.v1.Confidence
+	(*WorkerSpec)(nil),               // 28: kvoracle.v1.WorkerSpec
+	(*timestamppb.Timestamp)(nil),    // 29: google.protobuf.Timestamp
+	(*RouteResponse)(nil),            // 30: kvoracle.v1.RouteResponse
+	(*Target)(nil),                   // 31: kvoracle.v1.Target
+	(Tier)(0),                        // 32: kvoracle.v1.Tier
+	(BlockConfidence)(0),             // 33: kvoracle.v1.BlockConfidence
 }
 var file_kvoracle_v1_fleet_proto_depIdxs = []int32{
-	26, // 0: kvoracle.v1.RankStatus.confidence:type_name -> kvoracle.v1.Confidence
-	27, // 1: kvoracle.v1.Worker.spec:type_name -> kvoracle.v1.WorkerSpec
-	0,  // 2: kvoracle.v1.Worker.state:type_name -> kvoracle.v1.WorkerState
-	1,  // 3: kvoracle.v1.Worker.ranks:type_name -> kvoracle.v1.RankStatus
-	28, // 4: kvoracle.v1.Worker.registered_at:type_name -> google.protobuf.Timestamp
-	27, // 5: kvoracle.v1.RegisterWorkerRequest.spec:type_name -> kvoracle.v1.WorkerSpec
-	2,  // 6: kvoracle.v1.RegisterWorkerResponse.worker:type_name -> kvoracle.v1.Worker
-	27, // 7: kvoracle.v1.UpdateWorkerRequest.spec:type_name -> kvoracle.v1.WorkerSpec
-	2,  // 8: kvoracle.v1.UpdateWorkerResponse.worker:type_name -> kvoracle.v1.Worker
-	2,  // 9: kvoracle.v1.DrainWorkerResponse.worker:type_name -> kvoracle.v1.Worker
-	2,  // 10: kvoracle.v1.GetWorkerResponse.worker:type_name -> kvoracle.v1.Worker
-	2,  // 11: kvoracle.v1.ListWorkersResponse.workers:type_name -> kvoracle.v1.Worker
-	2,  // 12: kvoracle.v1.WatchWorkersResponse.workers:type_name -> kvoracle.v1.Worker
-	29, // 13: kvoracle.v1.ExplainDecisionResponse.decision:type_name -> kvoracle.v1.RouteResponse
-	28, // 14: kvoracle.v1.ExplainDecisionResponse.decided_at:type_name -> google.protobuf.Timestamp
-	30, // 15: kvoracle.v1.VerifyWorkerRequest.target:type_name -> kvoracle.v1.Target
-	31, // 16: kvoracle.v1.VerifyWorkerResponse.tier:type_name -> kvoracle.v1.Tier
-	32, // 17: kvoracle.v1.VerifyWorkerResponse.confidence:type_name -> kvoracle.v1.BlockConfidence
-	25, // 18: kvoracle.v1.RecordRequestsResponse.requests:type_name -> kvoracle.v1.RecordedRequest
-	28, // 19: kvoracle.v1.RecordedRequest.decided_at:type_name -> google.protobuf.Timestamp
-	28, // 20: kvoracle.v1.RecordedRequest.finished_at:type_name -> google.protobuf.Timestamp
-	3,  // 21: kvoracle.v1.FleetService.RegisterWorker:input_type -> kvoracle.v1.RegisterWorkerRequest
-	5,  // 22: kvoracle.v1.FleetService.UpdateWorker:input_type -> kvoracle.v1.UpdateWorkerRequest
-	7,  // 23: kvoracle.v1.FleetService.DrainWorker:input_type -> kvoracle.v1.DrainWorkerRequest
-	9,  // 24: kvoracle.v1.FleetService.RemoveWorker:input_type -> kvoracle.v1.RemoveWorkerRequest
-	11, // 25: kvoracle.v1.FleetService.GetWorker:input_type -> kvoracle.v1.GetWorkerRequest
-	13, // 26: kvoracle.v1.FleetService.ListWorkers:input_type -> kvoracle.v1.ListWorkersRequest
-	15, // 27: kvoracle.v1.FleetService.WatchWorkers:input_type -> kvoracle.v1.WatchWorkersRequest
-	17, // 28: kvoracle.v1.FleetService.ExplainDecision:input_type -> kvoracle.v1.ExplainDecisionRequest
-	19, // 29: kvoracle.v1.FleetService.InvalidateWorker:input_type -> kvoracle.v1.InvalidateWorkerRequest
-	21, // 30: kvoracle.v1.FleetService.VerifyWorker:input_type -> kvoracle.v1.VerifyWorkerRequest
-	23, // 31: kvoracle.v1.FleetService.RecordRequests:input_type -> kvoracle.v1.RecordRequestsRequest
-	4,  // 32: kvoracle.v1.FleetService.RegisterWorker:output_type -> kvoracle.v1.RegisterWorkerResponse
-	6,  // 33: kvoracle.v1.FleetService.UpdateWorker:output_type -> kvoracle.v1.UpdateWorkerResponse
-	8,  // 34: kvoracle.v1.FleetService.DrainWorker:output_type -> kvoracle.v1.DrainWorkerResponse
-	10, // 35: kvoracle.v1.FleetService.RemoveWorker:output_type -> kvoracle.v1.RemoveWorkerResponse
-	12, // 36: kvoracle.v1.FleetService.GetWorker:output_type -> kvoracle.v1.GetWorkerResponse
-	14, // 37: kvoracle.v1.FleetService.ListWorkers:output_type -> kvoracle.v1.ListWorkersResponse
-	16, // 38: kvoracle.v1.FleetService.WatchWorkers:output_type -> kvoracle.v1.WatchWorkersResponse
-	18, // 39: kvoracle.v1.FleetService.ExplainDecision:output_type -> kvoracle.v1.ExplainDecisionResponse
-	20, // 40: kvoracle.v1.FleetService.InvalidateWorker:output_type -> kvoracle.v1.InvalidateWorkerResponse
-	22, // 41: kvoracle.v1.FleetService.VerifyWorker:output_type -> kvoracle.v1.VerifyWorkerResponse
-	24, // 42: kvoracle.v1.FleetService.RecordRequests:output_type -> kvoracle.v1.RecordRequestsResponse
-	32, // [32:43] is the sub-list for method output_type
-	21, // [21:32] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	27, // 0: kvoracle.v1.RankStatus.confidence:type_name -> kvoracle.v1.Confidence
+	1,  // 1: kvoracle.v1.RankStatus.costs:type_name -> kvoracle.v1.Costs
+	28, // 2: kvoracle.v1.Worker.spec:type_name -> kvoracle.v1.WorkerSpec
+	0,  // 3: kvoracle.v1.Worker.state:type_name -> kvoracle.v1.WorkerState
+	2,  // 4: kvoracle.v1.Worker.ranks:type_name -> kvoracle.v1.RankStatus
+	29, // 5: kvoracle.v1.Worker.registered_at:type_name -> google.protobuf.Timestamp
+	28, // 6: kvoracle.v1.RegisterWorkerRequest.spec:type_name -> kvoracle.v1.WorkerSpec
+	3,  // 7: kvoracle.v1.RegisterWorkerResponse.worker:type_name -> kvoracle.v1.Worker
+	28, // 8: kvoracle.v1.UpdateWorkerRequest.spec:type_name -> kvoracle.v1.WorkerSpec
+	3,  // 9: kvoracle.v1.UpdateWorkerResponse.worker:type_name -> kvoracle.v1.Worker
+	3,  // 10: kvoracle.v1.DrainWorkerResponse.worker:type_name -> kvoracle.v1.Worker
+	3,  // 11: kvoracle.v1.GetWorkerResponse.worker:type_name -> kvoracle.v1.Worker
+	3,  // 12: kvoracle.v1.ListWorkersResponse.workers:type_name -> kvoracle.v1.Worker
+	3,  // 13: kvoracle.v1.WatchWorkersResponse.workers:type_name -> kvoracle.v1.Worker
+	30, // 14: kvoracle.v1.ExplainDecisionResponse.decision:type_name -> kvoracle.v1.RouteResponse
+	29, // 15: kvoracle.v1.ExplainDecisionResponse.decided_at:type_name -> google.protobuf.Timestamp
+	31, // 16: kvoracle.v1.VerifyWorkerRequest.target:type_name -> kvoracle.v1.Target
+	32, // 17: kvoracle.v1.VerifyWorkerResponse.tier:type_name -> kvoracle.v1.Tier
+	33, // 18: kvoracle.v1.VerifyWorkerResponse.confidence:type_name -> kvoracle.v1.BlockConfidence
+	26, // 19: kvoracle.v1.RecordRequestsResponse.requests:type_name -> kvoracle.v1.RecordedRequest
+	29, // 20: kvoracle.v1.RecordedRequest.decided_at:type_name -> google.protobuf.Timestamp
+	29, // 21: kvoracle.v1.RecordedRequest.finished_at:type_name -> google.protobuf.Timestamp
+	4,  // 22: kvoracle.v1.FleetService.RegisterWorker:input_type -> kvoracle.v1.RegisterWorkerRequest
+	6,  // 23: kvoracle.v1.FleetService.UpdateWorker:input_type -> kvoracle.v1.UpdateWorkerRequest
+	8,  // 24: kvoracle.v1.FleetService.DrainWorker:input_type -> kvoracle.v1.DrainWorkerRequest
+	10, // 25: kvoracle.v1.FleetService.RemoveWorker:input_type -> kvoracle.v1.RemoveWorkerRequest
+	12, // 26: kvoracle.v1.FleetService.GetWorker:input_type -> kvoracle.v1.GetWorkerRequest
+	14, // 27: kvoracle.v1.FleetService.ListWorkers:input_type -> kvoracle.v1.ListWorkersRequest
+	16, // 28: kvoracle.v1.FleetService.WatchWorkers:input_type -> kvoracle.v1.WatchWorkersRequest
+	18, // 29: kvoracle.v1.FleetService.ExplainDecision:input_type -> kvoracle.v1.ExplainDecisionRequest
+	20, // 30: kvoracle.v1.FleetService.InvalidateWorker:input_type -> kvoracle.v1.InvalidateWorkerRequest
+	22, // 31: kvoracle.v1.FleetService.VerifyWorker:input_type -> kvoracle.v1.VerifyWorkerRequest
+	24, // 32: kvoracle.v1.FleetService.RecordRequests:input_type -> kvoracle.v1.RecordRequestsRequest
+	5,  // 33: kvoracle.v1.FleetService.RegisterWorker:output_type -> kvoracle.v1.RegisterWorkerResponse
+	7,  // 34: kvoracle.v1.FleetService.UpdateWorker:output_type -> kvoracle.v1.UpdateWorkerResponse
+	9,  // 35: kvoracle.v1.FleetService.DrainWorker:output_type -> kvoracle.v1.DrainWorkerResponse
+	11, // 36: kvoracle.v1.FleetService.RemoveWorker:output_type -> kvoracle.v1.RemoveWorkerResponse
+	13, // 37: kvoracle.v1.FleetService.GetWorker:output_type -> kvoracle.v1.GetWorkerResponse
+	15, // 38: kvoracle.v1.FleetService.ListWorkers:output_type -> kvoracle.v1.ListWorkersResponse
+	17, // 39: kvoracle.v1.FleetService.WatchWorkers:output_type -> kvoracle.v1.WatchWorkersResponse
+	19, // 40: kvoracle.v1.FleetService.ExplainDecision:output_type -> kvoracle.v1.ExplainDecisionResponse
+	21, // 41: kvoracle.v1.FleetService.InvalidateWorker:output_type -> kvoracle.v1.InvalidateWorkerResponse
+	23, // 42: kvoracle.v1.FleetService.VerifyWorker:output_type -> kvoracle.v1.VerifyWorkerResponse
+	25, // 43: kvoracle.v1.FleetService.RecordRequests:output_type -> kvoracle.v1.RecordRequestsResponse
+	33, // [33:44] is the sub-list for method output_type
+	22, // [22:33] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_kvoracle_v1_fleet_proto_init() }
@@ -1791,14 +1912,14 @@ func file_kvoracle_v1_fleet_proto_init() {
 	}
 	file_kvoracle_v1_common_proto_init()
 	file_kvoracle_v1_route_proto_init()
-	file_kvoracle_v1_fleet_proto_msgTypes[24].OneofWrappers = []any{}
+	file_kvoracle_v1_fleet_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvoracle_v1_fleet_proto_rawDesc), len(file_kvoracle_v1_fleet_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

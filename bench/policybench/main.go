@@ -1,0 +1,85 @@
+// Policybench measures what a choice costs and holds it against what is promised of it: one line
+//
+//	bar NAME MEASURED LIMIT ok|short
+//
+// per promise. A fleet in full work with a quarter of its targets holding some of the prompt, and one without any work or
+// holders, in which everything ties; three places are asked for. The median of several rounds counts.
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/policy"
+)
+
+const rounds = 5
+
+func main() {
+	testing.Init()
+	for _, c := range []struct {
+		name  string
+		n     int
+		idle  bool
+		limit float64 // ns
+	}{
+		{"choice of 64, busy", 64, false, 300},
+		{"choice of 64, idle", 64, true, 300},
+		{"choice of 1,024, busy", 1024, false, 4000},
+		{"choice of 1,024, idle", 1024, true, 4000},
+	} {
+		req, table := question(c.n, c.idle)
+		var ns []float64
+		var allocations int64
+		for range rounds {
+			var d policy.Pick
+			r := testing.Benchmark(func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					policy.LeastTime{}.Pick(req, table, &d)
+				}
+			})
+			ns = append(ns, float64(r.T.Nanoseconds())/float64(r.N))
+			allocations = max(allocations, r.AllocsPerOp())
+		}
+		slices.Sort(ns)
+		bar(c.name+", ns", ns[rounds/2], c.limit)
+		bar(c.name+", allocations", float64(allocations), 0)
+	}
+}
+
+func bar(name string, measured, limit float64) {
+	verdict := "ok"
+	if measured > limit {
+		verdict = "short"
+	}
+	fmt.Printf("bar  %-36s %8.0f %8.0f %s\n", name, measured, limit, verdict)
+}
+
+// question is a prompt of 8,000 tokens and a fleet of n.
+func question(n int, idle bool) (*policy.Request, *policy.Table) {
+	rnd := rand.New(rand.NewPCG(1, uint64(n)))
+	model := policy.DefaultCostModel()
+	req := &policy.Request{PromptTokens: 8000, ExpectedOutput: 200, Places: 3, Prices: policy.Prices{Prefill: 2}}
+	t := &policy.Table{}
+	for i := range n {
+		c := policy.Candidate{Target: fleet.TargetID(i), KVUsed: -1, Cost: &model}
+		if !idle {
+			c.Prefilling, c.Decoding = rnd.IntN(4), rnd.IntN(60)
+			c.InFlight = c.Prefilling + c.Decoding
+			c.PendingPrefill = float64(c.Prefilling) * 0.05 * rnd.Float64()
+			c.ActiveTokens = float64(c.InFlight) * 4000
+			if rnd.IntN(4) == 0 {
+				c.Cached[0] = rnd.IntN(8000)
+				t.Holders = append(t.Holders, policy.NewHolder(req.PromptTokens, &c))
+			}
+		}
+		t.Members = append(t.Members, c.Target)
+		t.Rows = append(t.Rows, policy.NewRow(&c, req.Prices))
+		t.Chosen = append(t.Chosen, uint64(i*7919%n))
+	}
+	return req, t
+}
