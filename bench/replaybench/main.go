@@ -35,6 +35,7 @@ func run(ctx context.Context, args []string) error {
 	out := f.String("out", "", "write the page here; empty: nowhere")
 	data := f.String("json", "", "write what was measured here, too")
 	only := f.String("only", "", "measure only the cells whose name (workload/class/engines) matches this regular expression")
+	fast := f.Bool("fast", false, "no capacities, no degrees of information, one seed")
 	from := f.String("from", "", "measure nothing, take what -json wrote")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -43,7 +44,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
-	report, err := measure(ctx, *traces, *quick, cells, *from)
+	report, err := measure(ctx, *traces, *quick, *fast, cells, *from)
 	if err != nil {
 		return err
 	}
@@ -57,14 +58,22 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	command := "make replay"
-	switch {
-	case *quick:
-		command += " REPLAYFLAGS=-quick"
-	case *only != "":
-		command += fmt.Sprintf(" REPLAYFLAGS=\"-out docs/results.md -only '%s'\"", *only)
+	flags := "-out docs/results.md"
+	if *quick {
+		flags += " -quick"
+	}
+	if *fast {
+		flags += " -fast"
+	}
+	if *only != "" {
+		flags += fmt.Sprintf(" -only '%s'", *only)
+	}
+	isPart := *quick || *fast || *only != ""
+	if isPart {
+		command += fmt.Sprintf(" REPLAYFLAGS=%q", flags)
 	}
 	var page bytes.Buffer
-	if err := report.Markdown(&page, command); err != nil {
+	if err := report.Markdown(&page, command, isPart); err != nil {
 		return err
 	}
 	if *out != "" {
@@ -76,7 +85,7 @@ func run(ctx context.Context, args []string) error {
 }
 
 // measure runs the suite, or reads what an earlier run measured.
-func measure(ctx context.Context, traces string, quick bool, only *regexp.Regexp, from string) (*replay.Report, error) {
+func measure(ctx context.Context, traces string, quick, fast bool, only *regexp.Regexp, from string) (*replay.Report, error) {
 	if from != "" {
 		b, err := os.ReadFile(from)
 		if err != nil {
@@ -90,6 +99,9 @@ func measure(ctx context.Context, traces string, quick bool, only *regexp.Regexp
 		return nil, err
 	}
 	plan.Cells = slices.DeleteFunc(plan.Cells, func(c replay.Cell) bool { return !only.MatchString(c.Name()) })
+	if fast {
+		plan.Capacity, plan.WithDegrees, plan.Degrees, plan.Seeds = nil, nil, nil, 1
+	}
 	if len(plan.Cells) == 0 {
 		return nil, errors.New("-only: no cell matches")
 	}

@@ -30,14 +30,18 @@ func (p *page) head(cells ...string) {
 	p.f("|---|%s\n", strings.Repeat("---:|", len(cells)-1))
 }
 
-// Markdown writes the page of a report.
-func (r *Report) Markdown(w io.Writer, command string) error {
+// Markdown writes the page of a report. The command is the one that made it; isPart says that it left out some of what
+// the page is meant to show.
+func (r *Report) Markdown(w io.Writer, command string, isPart bool) error {
 	p := &page{w: w}
 	p.f("# Results: every policy on the same requests\n\n")
 	p.f("<!-- Written by `%s`; do not edit. -->\n\n", command)
 	p.f("Written by `%s` out of the traces in [`bench/traces`](../bench/traces/README.md) and three made-up workloads. All\n"+
 		"policies serve the same requests on the same simulated engines (`internal/sim` says how, and what is left out); the numbers are\n"+
 		"the same on every run. Engines are a model: ratios carry further than seconds. kvoracle is the real oracle, in virtual time.\n\n", command)
+	if isPart {
+		p.f("**This is a part of the comparison only.** `make replay` measures all of it, and writes this page anew.\n\n")
+	}
 	p.f("**Load 1** is the highest at which the informed greedy rule, which sees the engines' exact state, keeps p90 TTFT within %d times and\n"+
 		"mean TPOT within %d times of its unloaded values. A *cell* is a workload, an engine class (8B on one H100, 70B on four) and a number of\n"+
 		"engines. The first %.0f %% of each run warm the caches and are not counted.\n\n", ttftSlack, tpotSlack, warmup*100)
@@ -58,7 +62,10 @@ func (r *Report) writeBars(p *page) {
 	p.f("|---|---:|---:|---|---|---|\n")
 	for _, b := range r.Bars() {
 		verdict := b.Verdict()
-		if !b.IsMet() {
+		switch {
+		case math.IsNaN(b.Measured):
+			verdict = "not measured"
+		case !b.IsMet():
 			verdict = "**short**"
 		}
 		limit := "at most"
@@ -183,6 +190,9 @@ func (r *Report) writeLosses(p *page) {
 }
 
 func (r *Report) writeCapacity(p *page) {
+	if !slices.ContainsFunc(r.Cells, func(c CellReport) bool { return len(c.Capacities) > 0 }) {
+		return
+	}
 	p.f("## Capacity: the highest load that keeps the promise\n\nIn units of load 1. Searches end within %.0f %%; the best rival in bold.\n\n", (precision-1)*100)
 	head := []string{"cell"}
 	for _, l := range r.Policies {
