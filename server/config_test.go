@@ -15,7 +15,7 @@ func TestDefaultsRun(t *testing.T) {
 		filled := reflect.ValueOf(c.withDefaults())
 		for _, f := range reflect.VisibleFields(filled.Type()) {
 			switch f.Name {
-			case "OpsListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret":
+			case "OpsListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret", "ShadowPolicy":
 				continue // zero means none or off
 			}
 			if filled.FieldByIndex(f.Index).IsZero() {

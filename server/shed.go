@@ -24,8 +24,9 @@ import (
 //
 //	share += pull * (wait-target)/target + damp * (wait-wait before)/target
 //
-// with a step of at most maxStep. A window lasts 10 ms, or until a call has been timed, but no longer than 100 ms; then it
-// counts as one without a wait.
+// with a step of at most maxStep. Fewer than leastQueue calls that wait (their rate times the shortest wait, Little's law)
+// are no queue, however long they do: the machine is busy with something else, and refusing them would not help it. A
+// window lasts 10 ms, or until a call has been timed, but no longer than 100 ms; then it counts as one without a wait.
 //
 // Calls are refused when their headers come, before there is a goroutine or a message: that costs a fraction of an answer,
 // so most of the machine goes on answering. Streams are not touched: flow control holds back RouteStream, and reports of
@@ -42,7 +43,8 @@ type shedder struct {
 	mu    sync.Mutex
 	end   time.Time     // of the window
 	least time.Duration // shortest wait in the window
-	some  bool          // there was one
+	some  int           // waits in the window
+	from  time.Time     // the window's beginning
 	last  time.Duration // shortest wait in the window before
 }
 
@@ -55,6 +57,7 @@ const (
 	shedWindow = 10 * time.Millisecond
 	mostWindow = 100 * time.Millisecond // when no call is heard of
 	timedCalls = 16                     // one in so many
+	leastQueue = 32                     // calls
 )
 
 func newShedder(target time.Duration, refused func()) *shedder {
@@ -97,27 +100,28 @@ func (d *shedder) waited(wait time.Duration, now time.Time) {
 	d.roll(now)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.some || wait < d.least {
-		d.least, d.some = wait, true
+	if d.some == 0 || wait < d.least {
+		d.least = wait
 	}
+	d.some++
 }
 
 // roll closes the window when it is over, and every one that has passed since without a call.
 func (d *shedder) roll(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now.Before(d.end) || !d.some && now.Before(d.end.Add(mostWindow-shedWindow)) {
+	if now.Before(d.end) || d.some == 0 && now.Before(d.end.Add(mostWindow-shedWindow)) {
 		return
 	}
 	least, target := d.least, float64(d.target.Load())
-	if !d.some {
+	if rate := float64(d.some*timedCalls) / now.Sub(d.from).Seconds(); !(rate*least.Seconds() >= leastQueue) {
 		least = 0
 	}
 	step := pull*(float64(least)-target)/target + damp*float64(least-d.last)/target
 	share := float64(d.share.Load()) + min(max(step, -maxStep), maxStep)
 	share -= pull * float64(max(now.Sub(d.end)/shedWindow, 0)) // windows that nothing was heard of
 	d.share.Store(uint32(min(max(share, 0), mostShares)))
-	d.end, d.some, d.last = now.Add(shedWindow), false, least
+	d.from, d.end, d.some, d.last = now, now.Add(shedWindow), 0, least
 }
 
 // shed counts a refused call. It is called under a connection's lock.

@@ -33,6 +33,13 @@ func TestShedderFollowsTheShortestWait(t *testing.T) {
 	if got := d.shareNow(); got != 0 {
 		t.Errorf("with a queue that drains, %v is refused", got)
 	}
+	for range 100 {
+		now = now.Add(mostWindow) // some calls a second on a machine that is busy with something else
+		window(50 * time.Millisecond)
+	}
+	if got := d.shareNow(); got != 0 {
+		t.Errorf("with a few calls that all wait, %v is refused", got)
+	}
 	for range 1000 {
 		window(50*time.Millisecond, time.Second)
 	}

@@ -218,3 +218,26 @@ func BenchmarkFirstToken(b *testing.B) {
 		l.FirstToken(&ps[i%len(ps)])
 	}
 }
+
+// TestEndsAloneTellNoWorkerFromAnother: whoever is asked first is not the faster one for it.
+func TestEndsAloneTellNoWorkerFromAnother(t *testing.T) {
+	l := New()
+	l.Begin(1, "a")
+	l.Begin(2, "a")
+	for range 100 {
+		l.Whole(1, 0.1, l.Of(1).Factors[Linear])
+	}
+	if a, b := l.Of(1).Factors, l.Of(2).Factors; a != b || a[Linear] > 0.5 {
+		t.Errorf("the one that was told of: %v, the other: %v, want both alike and well below 1", a, b)
+	}
+	w := &world{rnd: rand.New(rand.NewPCG(9, 1)), truth: Parts{2, 2, 2, 2, 2, 2}, noise: 0.05}
+	for range 50 {
+		p, _ := w.next(1)
+		l.FirstToken(&p)
+	}
+	before := l.Of(1).Factors
+	l.Whole(1, 50, 1)
+	if got := l.Of(1).Factors; got != before {
+		t.Errorf("an end moved what first tokens have told: %v, before %v", got, before)
+	}
+}

@@ -59,11 +59,7 @@ func (l *Learner) Begin(id fleet.TargetID, name string) {
 			l.classes[name] = c
 		}
 	}
-	t := &target{class: c, fit: newFit()}
-	if c.fit.samples > 0 {
-		t.fit = c.fit.inherit()
-	}
-	l.targets[id] = t
+	l.targets[id] = &target{class: c, fit: newFit()}
 }
 
 // Drop forgets a target.
@@ -144,6 +140,9 @@ func (l *Learner) close(t *target) bool {
 	} else {
 		parts[Linear], parts[Iteration] = 0, 0
 	}
+	if t.fit.samples == 0 {
+		t.fit = t.class.fit.inherit()
+	}
 	if !t.fit.observe(&parts, seconds) {
 		l.refused++
 		return false
@@ -162,7 +161,9 @@ func valid(p *Prefill) bool {
 }
 
 // Whole learns from a request of which only the end is told: how long it took in all against the prediction with the
-// factors of now. It moves all factors alike, slowly: much else is in that time.
+// factors of now. It moves all factors of the class alike, slowly: much else is in that time, and too much to tell one
+// worker from another by it, which would send everything to whoever was asked first. Where first tokens are told, they
+// know better, and it changes nothing.
 func (l *Learner) Whole(id fleet.TargetID, seconds, predicted float64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,15 +173,17 @@ func (l *Learner) Whole(id fleet.TargetID, seconds, predicted float64) bool {
 		l.refused++
 		return false
 	}
-	t.fit.scale(ratio, wholeWeight)
-	t.class.fit.scale(ratio, wholeWeight)
+	if t.class.fit.samples == 0 {
+		t.class.fit.scale(ratio, wholeWeight)
+	}
 	l.samples++
 	return true
 }
 
 // Learned is what is believed of one target.
 type Learned struct {
-	// Factors correct the prior's costs, by part; all 1 when nothing was learned.
+	// Factors correct the prior's costs, by part: the target's own, or before its first sample those of its class; all 1
+	// when nothing was learned.
 	Factors Parts
 	// Samples counts those it was learned from in this life; what its class had learned before is not in it.
 	Samples uint64
@@ -196,6 +199,9 @@ func (l *Learner) Of(id fleet.TargetID) Learned {
 	if t == nil {
 		f := newFit()
 		return Learned{Factors: f.factor, Error: f.usual}
+	}
+	if t.fit.samples == 0 {
+		return Learned{Factors: t.class.fit.factor, Error: t.class.fit.usual}
 	}
 	return Learned{Factors: t.fit.factor, Samples: t.fit.samples, Error: t.fit.usual}
 }

@@ -64,6 +64,26 @@ func (o *Oracle) relearn(id fleet.TargetID) {
 	}
 }
 
+// relearnAll takes over what classes have learned for targets that have learned nothing themselves, of all of them at one
+// time: for a while some would look cheaper than others otherwise.
+func (o *Oracle) relearnAll() {
+	o.pricing.Lock()
+	defer o.pricing.Unlock()
+	for _, w := range o.fleet.View().Workers() {
+		for _, id := range w.Targets {
+			f := o.feed(id)
+			if f == nil {
+				continue
+			}
+			if p := f.pricing.Load(); p != nil {
+				if c := corrected(p.prior, o.learn.Of(id)); c != p.cost {
+					f.pricing.Store(&pricing{p.class, p.prior, c})
+				}
+			}
+		}
+	}
+}
+
 func corrected(m policy.CostModel, l learn.Learned) policy.CostModel {
 	m.PrefillPerToken *= l.Factors[learn.Linear]
 	m.PrefillPerTokenContext *= l.Factors[learn.Attention]
@@ -135,9 +155,7 @@ func (o *Oracle) learnWhole(b *load.Booking, took time.Duration, output int) {
 	m := &p.cost
 	decoding, kv := float64(b.Note.Decoding)+1, float64(b.Note.ReadTokens)+float64(b.PromptTokens)
 	iteration := max(m.IterationBase, m.IterationFixed+m.PrefillPerToken*decoding) + m.DecodePerKVToken*kv
-	if o.learn.Whole(b.Target, took.Seconds(), a.TTFT+float64(output-1)*iteration) {
-		o.relearn(b.Target)
-	}
+	o.learn.Whole(b.Target, took.Seconds(), a.TTFT+float64(output-1)*iteration)
 }
 
 // seconds is a moment on the clock of what learns.

@@ -175,6 +175,7 @@ func (o *Oracle) Tick(now time.Time) {
 	o.guesses.expire(now)
 	o.watchLives(now)
 	o.watchGateways(now)
+	o.relearnAll()
 	const reclaimPerTick = 200_000
 	o.index.Reclaim(reclaimPerTick)
 	o.guesses.index.Reclaim(reclaimPerTick)
