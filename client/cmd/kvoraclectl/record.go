@@ -48,10 +48,11 @@ func (c *recordCmd) Run(e *env) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(e.ctx)
-	if c.For > 0 {
-		ctx, cancel = context.WithTimeout(e.ctx, c.For)
-	}
 	defer cancel()
+	if c.For > 0 {
+		// No deadline: the oracle would hear of that, and its end of the stream could be the first to come.
+		defer time.AfterFunc(c.For, cancel).Stop()
+	}
 	stream, err := kvoraclev1.NewFleetServiceClient(conn).RecordRequests(ctx, &kvoraclev1.RecordRequestsRequest{Model: c.Model})
 	if err != nil {
 		return err
