@@ -34,7 +34,7 @@ func (r *routeService) ReportBlocks(stream kvoraclev1.RouteService_ReportBlocksS
 	if err := stream.Send(wire.EncodeAccepted(accepted, r.s.limits)); err != nil {
 		return err
 	}
-	b := blockStream{r: r, hello: hello, session: session, prints: wire.NewFingerprinter(r.s.printSeed)}
+	b := blockStream{r: r, hello: hello, session: session, prints: wire.NewFingerprinter(r.s.printSeed), shape: wire.ShapeOf(hello)}
 	leave := r.s.leaving()
 	defer leave.stop()
 	for {
@@ -86,16 +86,16 @@ type blockStream struct {
 	hello   *oracle.Hello
 	session *oracle.BlockSession
 	prints  *wire.Fingerprinter
+	shape   wire.Shape
 	ops     []oracle.Op
 }
 
 // apply hands one message to the oracle.
 func (b *blockStream) apply(m *kvoraclev1.ReportBlocksRequest) (oracle.Ack, error) {
 	now := time.Now()
-	size := b.hello.Spec.BlockSize
 	switch x := m.GetMessage().(type) {
 	case *kvoraclev1.ReportBlocksRequest_Batch:
-		ops, err := wire.DecodeBatch(x.Batch, size, b.ops[:0])
+		ops, err := wire.DecodeBatch(x.Batch, b.shape, b.ops[:0])
 		if err != nil {
 			return oracle.Ack{}, err
 		}
@@ -104,7 +104,7 @@ func (b *blockStream) apply(m *kvoraclev1.ReportBlocksRequest) (oracle.Ack, erro
 	case *kvoraclev1.ReportBlocksRequest_SnapshotBegin:
 		return b.session.SnapshotBegin(x.SnapshotBegin.GetSequence(), now)
 	case *kvoraclev1.ReportBlocksRequest_SnapshotChunk:
-		ops, err := wire.DecodeChunk(x.SnapshotChunk, size, b.ops[:0])
+		ops, err := wire.DecodeChunk(x.SnapshotChunk, b.shape, b.ops[:0])
 		if err != nil {
 			return oracle.Ack{}, err
 		}

@@ -244,6 +244,11 @@ func (s *source) hello() *kvoraclev1.BlocksHello {
 		h.RootParentDigests = make([][]byte, s.n(2))
 	}
 	h.EngineHashes = s.one(3)
+	if s.one(6) {
+		h.Groups = []*kvoraclev1.AttentionGroup{
+			{Number: uint32(s.n(2)), Kind: kvoraclev1.AttentionKind(s.n(3)), BlockSize: pick(s, uint32(4), 4, 16)}, {Number: 1, Kind: 1, BlockSize: 4},
+		}
+	}
 	return h
 }
 

@@ -52,6 +52,10 @@ func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, seq uint64, op
 			}
 		}
 		if r.Reason == RefusalNone {
+			if op.Kind == OpOther {
+				d.OtherGroupOps++
+				continue
+			}
 			d.AppliedOps++
 			continue
 		}

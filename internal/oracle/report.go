@@ -15,6 +15,9 @@ type Hello struct {
 	EngineHashes bool   // blocks are named by the engine's own hashes, not by ids
 	// Roots are parents (ids or engine hashes) that stand for a prompt's start.
 	Roots []uint64
+	// PrefixGroup is the attention group that counts as prefix, OtherGroups the rest of those the engine has.
+	PrefixGroup uint32
+	OtherGroups []uint32
 }
 
 // Accepted answers a Hello.
@@ -33,6 +36,7 @@ const (
 	OpStore
 	OpRemove
 	OpClear
+	OpOther // of a group that does not count as prefix: counted only
 )
 
 // String gives the field's name in the proto.
@@ -44,6 +48,8 @@ func (k OpKind) String() string {
 		return "remove"
 	case OpClear:
 		return "clear"
+	case OpOther:
+		return "other"
 	case OpRefused:
 		return "refused"
 	default:
@@ -186,6 +192,7 @@ type BlockCounters struct {
 	Stored, RepeatedStores, Removed, UnknownRemovals, Orphans, RefusedOps    uint64
 	DuplicateBatches, Gaps, IgnoredBatches                                   uint64
 	DigestsMatched, DigestsMismatched, DigestsSkipped, Snapshots, AppliedOps uint64
+	OtherGroupOps                                                            uint64
 
 	Refusals [numRefusals]uint64 // RefusedOps by RefusalReason
 }
@@ -205,6 +212,7 @@ func (c *BlockCounters) add(d BlockCounters) {
 	c.DigestsSkipped += d.DigestsSkipped
 	c.Snapshots += d.Snapshots
 	c.AppliedOps += d.AppliedOps
+	c.OtherGroupOps += d.OtherGroupOps
 	for i, n := range d.Refusals {
 		c.Refusals[i] += n
 	}

@@ -23,6 +23,7 @@
 //	worker W [model= block= dp= addr= roles=prefill,decode max= repeats=counted scheme= label.K=V]
 //	    says how W introduces itself from now on; sends nothing. An empty value leaves the field out (block=0)
 //	    hashes=numbers|bytes: W names its blocks by engine hashes, made of its seed=, lora=, salt= and the block's name;
+//	    groups=NUMBER:KIND:BLOCKSIZE,...: its attention groups (full, window, state, other); window=: hash_window
 //	    roots=N,N: parents that stand for a prompt's start
 //	RB W[/rank] eN sN OPS... [lora=name[@rev] salt= tier= group= next= img=]
 //	    one batch (or snapshot) of incarnation N with sequence N. The stream is opened with hello when the incarnation is

@@ -69,6 +69,28 @@ func numbersOf(s string) ([]uint64, error) {
 	return out, nil
 }
 
+// groupsOf reads groups=NUMBER:KIND:BLOCKSIZE,...
+func groupsOf(s string) ([]*kvoraclev1.AttentionGroup, error) {
+	var out []*kvoraclev1.AttentionGroup
+	for g := range strings.SplitSeq(s, ",") {
+		f := strings.Split(g, ":")
+		if len(f) != 3 {
+			return nil, fmt.Errorf("group %q: want NUMBER:KIND:BLOCKSIZE", g)
+		}
+		number, err := strconv.ParseUint(f[0], 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		size, err := strconv.ParseUint(f[2], 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		kind := kvoraclev1.AttentionKind(kvoraclev1.AttentionKind_value["ATTENTION_KIND_"+strings.ToUpper(f[1])])
+		out = append(out, &kvoraclev1.AttentionGroup{Number: uint32(number), Kind: kind, BlockSize: uint32(size)})
+	}
+	return out, nil
+}
+
 func (w *worker) list(hashes []engineHash) *kvoraclev1.EngineHashes {
 	m := &kvoraclev1.EngineHashes{}
 	for _, h := range hashes {

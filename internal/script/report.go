@@ -123,7 +123,7 @@ func (r *Runner) hello(ctx context.Context, who string, incarnation, seq uint64,
 	if err == nil {
 		err = stream.Send(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Hello{Hello: &kvoraclev1.BlocksHello{
 			Worker: w.spec(name), DpRank: rank, Incarnation: incarnation, NextSequence: next, HashScheme: w.scheme, Repeats: w.repeats,
-			EngineHashes: w.naming != "", RootParents: w.roots,
+			EngineHashes: w.naming != "", RootParents: w.roots, Groups: w.groups, HashWindow: w.window,
 		}}})
 	}
 	var first *kvoraclev1.ReportBlocksResponse

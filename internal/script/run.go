@@ -35,6 +35,8 @@ type worker struct {
 	naming                 string // "": by block ids; else the form of its engine hashes, "numbers" or "bytes"
 	seed                   string // goes into each of its engine hashes
 	roots                  []uint64
+	groups                 []*kvoraclev1.AttentionGroup
+	window                 uint32 // hash_window
 }
 
 // New makes a runner. Close it when done.
@@ -133,6 +135,12 @@ func (r *Runner) describe(name string, o map[string]string) error {
 			if v != "numbers" && v != "bytes" {
 				err = errors.New("want numbers or bytes")
 			}
+		case "groups":
+			w.groups, err = groupsOf(v)
+		case "window":
+			var n uint64
+			n, err = strconv.ParseUint(v, 10, 32)
+			w.window = uint32(n)
 		case "seed":
 			w.seed = v
 		case "roots":

@@ -126,7 +126,7 @@ func Instruments() []Instrument {
 		{mShadowCost, Histogram, "s", "Distance between the predicted cost of the shadow policy's choice and of the one taken, where they differ; direction says whether the shadow's is over or under.", []string{kDirection}, slow},
 
 		{mBlockChanges, Counter, "{block}", "Blocks in reports: stored, repeated_store, removed, unknown_removal, orphan (parent not held yet).", []string{kChange}, nil},
-		{mBlockOperations, Counter, "{operation}", "Operations in block reports: applied or refused.", []string{kOutcome}, nil},
+		{mBlockOperations, Counter, "{operation}", "Operations in block reports: applied, refused, or other_group (of an attention group that does not count as prefix).", []string{kOutcome}, nil},
 		{mBlockRefusals, Counter, "{operation}", "Refused operations in block reports, by the reason named in the ack.", []string{kReason}, nil},
 		{mBlockBatches, Counter, "{batch}", "Batches that were not applied: duplicate, gap (numbers missing before it), ignored (a snapshot is awaited).", []string{kOutcome}, nil},
 		{mBlockDigests, Counter, "{digest}", "Digests: matched, mismatched (the picture had drifted), skipped (not comparable at that moment).", []string{kOutcome}, nil},

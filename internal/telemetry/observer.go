@@ -132,6 +132,7 @@ func (o *observer) Blocks(d oracle.BlockCounters) {
 	o.count(o.in.blockChanges, o.change, "orphan", d.Orphans)
 	o.count(o.in.blockOperations, o.outcome, "applied", d.AppliedOps)
 	o.count(o.in.blockOperations, o.outcome, "refused", d.RefusedOps)
+	o.count(o.in.blockOperations, o.outcome, "other_group", d.OtherGroupOps)
 	if d.RefusedOps > 0 {
 		for _, r := range oracle.RefusalReasons() {
 			o.count(o.in.blockRefusals, o.refusals, r.String(), d.Refusals[r])

@@ -28,7 +28,7 @@ func answer() *oracle.Answer {
 // everything calls each method of the observer, and Refused and Panicked, at least once with something to count.
 func everything(tel *telemetry.Telemetry) {
 	o := tel.Observer()
-	counters := oracle.BlockCounters{RefusedOps: 6}
+	counters := oracle.BlockCounters{RefusedOps: 6, OtherGroupOps: 15}
 	counters.Refusals[oracle.RefusalHashConflict] = 6
 	o.Blocks(counters)
 	a := answer()
@@ -73,6 +73,7 @@ func TestEachReportIsCountedOnce(t *testing.T) {
 		"kvoracle.blocks.changes{change=unknown_removal}":                                                {4, 0},
 		"kvoracle.blocks.changes{change=orphan}":                                                         {5, 0},
 		"kvoracle.blocks.operations{outcome=refused}":                                                    {6, 0},
+		"kvoracle.blocks.operations{outcome=other_group}":                                                {15, 0},
 		"kvoracle.blocks.refusals{reason=hash_conflict}":                                                 {6, 0},
 		"kvoracle.blocks.operations{outcome=applied}":                                                    {14, 0},
 		"kvoracle.blocks.batches{outcome=duplicate}":                                                     {7, 0},

@@ -105,6 +105,9 @@ func DecodeHello(m *kvoraclev1.BlocksHello) (*oracle.Hello, error) {
 	if h.Roots, err = decodeRoots(m); err != nil {
 		return nil, err
 	}
+	if err := decodeGroups(m, h); err != nil {
+		return nil, err
+	}
 	if err := scheme("hello.hash_scheme", m.GetHashScheme()); err != nil {
 		return nil, err
 	}
@@ -143,6 +146,7 @@ func EncodeAck(a *oracle.Ack) *kvoraclev1.ReportBlocksResponse {
 			Orphans: c.Orphans, RefusedOps: c.RefusedOps, DuplicateBatches: c.DuplicateBatches, Gaps: c.Gaps,
 			IgnoredBatches: c.IgnoredBatches, DigestsMatched: c.DigestsMatched, DigestsMismatched: c.DigestsMismatched,
 			DigestsSkipped: c.DigestsSkipped, Snapshots: c.Snapshots, HashConflicts: c.Refusals[oracle.RefusalHashConflict],
+			OtherGroupOps: c.OtherGroupOps,
 		},
 	}
 	for _, r := range a.Refusals {

@@ -91,7 +91,7 @@ func FuzzDecodeBatch(f *testing.F) {
 		if proto.Unmarshal(data, m) != nil {
 			return
 		}
-		ops, err := DecodeBatch(m, 4, nil)
+		ops, err := DecodeBatch(m, Shape{BlockSize: 4}, nil)
 		if err != nil {
 			named(t, err)
 			return
@@ -117,6 +117,8 @@ func FuzzDecodeBatch(f *testing.F) {
 					t.Fatalf("operation %d has %d blocks", i, n)
 				}
 			case oracle.OpClear:
+			case oracle.OpOther:
+				t.Fatalf("operation %d is of a group that nobody has declared", i)
 			}
 		}
 	})

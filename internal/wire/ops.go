@@ -39,16 +39,16 @@ func (f *Fingerprinter) Batch(m *kvoraclev1.BlockBatch) uint64 {
 
 // DecodeBatch turns changes into operations, appended to dst. An operation that cannot be understood becomes OpRefused.
 // The error is for a batch that is too large as a whole.
-func DecodeBatch(m *kvoraclev1.BlockBatch, size int, dst []oracle.Op) ([]oracle.Op, error) {
+func DecodeBatch(m *kvoraclev1.BlockBatch, shape Shape, dst []oracle.Op) ([]oracle.Op, error) {
 	if n := len(m.GetOps()); n > maxOps {
 		return dst, invalid("batch.ops", strconv.Itoa(n)+" operations", "want at most "+strconv.Itoa(maxOps))
 	}
 	for _, op := range m.GetOps() {
 		switch x := op.GetOp().(type) {
 		case *kvoraclev1.BlockOp_Store:
-			dst = append(dst, decodeStore(x.Store, size))
+			dst = append(dst, decodeStore(x.Store, shape))
 		case *kvoraclev1.BlockOp_Remove:
-			dst = append(dst, decodeRemove(x.Remove))
+			dst = append(dst, decodeRemove(x.Remove, shape))
 		case *kvoraclev1.BlockOp_Clear:
 			dst = append(dst, decodeClear(x.Clear))
 		default:
@@ -59,12 +59,12 @@ func DecodeBatch(m *kvoraclev1.BlockBatch, size int, dst []oracle.Op) ([]oracle.
 }
 
 // DecodeChunk is DecodeBatch for a part of a snapshot.
-func DecodeChunk(m *kvoraclev1.SnapshotChunk, size int, dst []oracle.Op) ([]oracle.Op, error) {
+func DecodeChunk(m *kvoraclev1.SnapshotChunk, shape Shape, dst []oracle.Op) ([]oracle.Op, error) {
 	if n := len(m.GetStores()); n > maxOps {
 		return dst, invalid("snapshot_chunk.stores", strconv.Itoa(n)+" stores", "want at most "+strconv.Itoa(maxOps))
 	}
 	for _, s := range m.GetStores() {
-		dst = append(dst, decodeStore(s, size))
+		dst = append(dst, decodeStore(s, shape))
 	}
 	return dst, nil
 }
@@ -76,7 +76,11 @@ func refused(why oracle.RefusalReason, detail string) oracle.Op {
 	return oracle.Op{Kind: oracle.OpRefused, Refusal: oracle.Refusal{Reason: why, Detail: detail}}
 }
 
-func decodeStore(m *kvoraclev1.StoreBlocks, size int) oracle.Op {
+func decodeStore(m *kvoraclev1.StoreBlocks, shape Shape) oracle.Op {
+	if op, isPrefix := shape.group("store", m.GetGroup()); !isPrefix {
+		return op
+	}
+	size := shape.BlockSize
 	op := oracle.Op{
 		Kind: oracle.OpStore, LoRAName: m.GetLora().GetName(), LoRARevision: m.GetLora().GetRevision(), CacheSalt: m.GetCacheSalt(),
 	}
@@ -84,8 +88,6 @@ func decodeStore(m *kvoraclev1.StoreBlocks, size int) oracle.Op {
 	switch {
 	case !ok:
 		return refused(oracle.RefusalTier, fmt.Sprintf("store.tier: got %d, want a known tier", int32(m.GetTier())))
-	case m.GetGroup() != 0:
-		return refused(oracle.RefusalGroup, fmt.Sprintf("store.group: got %d, want 0, the full-attention group", m.GetGroup()))
 	case len(m.GetMultimodal()) > 0 && m.GetTokens() == nil:
 		return refused(oracle.RefusalMalformed, "store.multimodal: want it only with tokens; hashes and ids have it in already")
 	case op.LoRAName == "" && op.LoRARevision != "":
@@ -152,7 +154,10 @@ func decodeStore(m *kvoraclev1.StoreBlocks, size int) oracle.Op {
 	return op
 }
 
-func decodeRemove(m *kvoraclev1.RemoveBlocks) oracle.Op {
+func decodeRemove(m *kvoraclev1.RemoveBlocks, shape Shape) oracle.Op {
+	if op, isPrefix := shape.group("remove", m.GetGroup()); !isPrefix {
+		return op
+	}
 	t, ok := tier(m.GetTier())
 	n := len(m.GetBlockIds())
 	hashes, r := engineHashes("remove.engine_hashes", m.GetEngineHashes())
@@ -161,8 +166,6 @@ func decodeRemove(m *kvoraclev1.RemoveBlocks) oracle.Op {
 		return oracle.Op{Kind: oracle.OpRefused, Refusal: r}
 	case !ok:
 		return refused(oracle.RefusalTier, fmt.Sprintf("remove.tier: got %d, want a known tier", int32(m.GetTier())))
-	case m.GetGroup() != 0:
-		return refused(oracle.RefusalGroup, fmt.Sprintf("remove.group: got %d, want 0, the full-attention group", m.GetGroup()))
 	case n > 0 && len(hashes) > 0:
 		return refused(oracle.RefusalMalformed, "remove: want block_ids or engine_hashes, not both")
 	case len(hashes) == 0 && (n == 0 || n > maxBlocksPerOp):

@@ -175,6 +175,32 @@ func helloMessage() *kvoraclev1.BlocksHello {
 	}
 }
 
+const (
+	full   = kvoraclev1.AttentionKind_ATTENTION_KIND_FULL
+	window = kvoraclev1.AttentionKind_ATTENTION_KIND_WINDOW
+)
+
+func attention(number uint32, kind kvoraclev1.AttentionKind, size uint32) *kvoraclev1.AttentionGroup {
+	return &kvoraclev1.AttentionGroup{Number: number, Kind: kind, BlockSize: size}
+}
+
+func withGroups(groups ...*kvoraclev1.AttentionGroup) func(*kvoraclev1.BlocksHello) {
+	return func(h *kvoraclev1.BlocksHello) { h.Groups = groups }
+}
+
+// The lowest number of full attention with the worker's block size, wherever it stands in the list.
+func TestThePrefixGroupIsFound(t *testing.T) {
+	h := helloMessage()
+	h.HashWindow = 16
+	h.Groups = []*kvoraclev1.AttentionGroup{
+		attention(0, window, 16), attention(1, full, 32), attention(7, full, 16), attention(5, full, 16), attention(3, 3, 16),
+	}
+	got, err := DecodeHello(h)
+	if err != nil || got.PrefixGroup != 5 || !slices.Equal(got.OtherGroups, []uint32{0, 1, 7, 3}) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 func TestDecodeHelloNamesEachPrecondition(t *testing.T) {
 	tests := []struct {
 		field  string
@@ -199,6 +225,13 @@ func TestDecodeHelloNamesEachPrecondition(t *testing.T) {
 		{"hello.hash_scheme", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.HashScheme = "v2" }},
 		{"hello.repeats", oracle.FailedPrecondition, func(h *kvoraclev1.BlocksHello) { h.Repeats = 0 }},
 		{"hello.repeats", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.Repeats = 9 }},
+		{"hello.groups", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.Groups = make([]*kvoraclev1.AttentionGroup, maxGroups+1) }},
+		{"hello.groups[0].block_size", oracle.InvalidArgument, withGroups(attention(0, full, 0))},
+		{"hello.groups[0].kind", oracle.FailedPrecondition, withGroups(attention(0, 0, 16))},
+		{"hello.groups[1].kind", oracle.InvalidArgument, withGroups(attention(0, full, 16), attention(1, 99, 16))},
+		{"hello.groups[1].number", oracle.InvalidArgument, withGroups(attention(3, full, 16), attention(3, full, 16))},
+		{"hello.groups", oracle.FailedPrecondition, withGroups(attention(0, full, 32), attention(1, window, 16))},
+		{"hello.hash_window", oracle.Unserved, func(h *kvoraclev1.BlocksHello) { h.HashWindow = 17 }},
 		{"hello.root_parents", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.RootParents = make([]uint64, maxRoots+1) }},
 		{"hello.root_parent_digests", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) { h.RootParentDigests = [][]byte{{1}} }},
 		{"hello.root_parent_digests", oracle.InvalidArgument, func(h *kvoraclev1.BlocksHello) {
@@ -287,7 +320,7 @@ func TestItemsMeanTheSameOnBothSides(t *testing.T) {
 			s.Content = &kvoraclev1.StoreBlocks_Tokens{Tokens: &kvoraclev1.BlockTokens{TokenIds: make([]uint32, tokens)}}
 			s.Multimodal = items
 		})
-		ops, err := DecodeBatch(&kvoraclev1.BlockBatch{Ops: []*kvoraclev1.BlockOp{op}}, size, nil)
+		ops, err := DecodeBatch(&kvoraclev1.BlockBatch{Ops: []*kvoraclev1.BlockOp{op}}, Shape{BlockSize: size}, nil)
 		if err != nil || ops[0].Kind != oracle.OpStore {
 			t.Fatalf("%+v, %v", ops, err)
 		}
@@ -321,7 +354,7 @@ func TestEngineHashesAreRead(t *testing.T) {
 		store(func(s *kvoraclev1.StoreBlocks) { s.Content, s.Parent, s.EngineHashes = nil, nil, numbers(3) }),
 		remove(func(r *kvoraclev1.RemoveBlocks) { r.BlockIds, r.EngineHashes = nil, bytesOf(1, 64) }),
 	}}
-	got, err := DecodeBatch(batch, 4, nil)
+	got, err := DecodeBatch(batch, Shape{BlockSize: 4}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -419,7 +452,7 @@ func TestBadOperationsAreRefusedAlone(t *testing.T) {
 	}
 	good := store(func(*kvoraclev1.StoreBlocks) {})
 	batch.Ops = append(batch.Ops, good)
-	ops, err := DecodeBatch(batch, 4, nil)
+	ops, err := DecodeBatch(batch, Shape{BlockSize: 4}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -431,7 +464,7 @@ func TestBadOperationsAreRefusedAlone(t *testing.T) {
 	if last := ops[len(ops)-1]; last.Kind != oracle.OpStore || len(last.IDs) != 1 {
 		t.Errorf("the good operation behind them: %+v", last)
 	}
-	if _, err := DecodeBatch(&kvoraclev1.BlockBatch{Ops: make([]*kvoraclev1.BlockOp, maxOps+1)}, 4, nil); err == nil {
+	if _, err := DecodeBatch(&kvoraclev1.BlockBatch{Ops: make([]*kvoraclev1.BlockOp, maxOps+1)}, Shape{BlockSize: 4}, nil); err == nil {
 		t.Error("a batch beyond the limit was accepted")
 	}
 }

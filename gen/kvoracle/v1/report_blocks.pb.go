@@ -76,6 +76,67 @@ func (RepeatMeaning) EnumDescriptor() ([]byte, []int) {
 	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{0}
 }
 
+// AttentionKind is what a group of layers looks back on.
+type AttentionKind int32
+
+const (
+	// Refused in a hello: it must be said.
+	AttentionKind_ATTENTION_KIND_UNSPECIFIED AttentionKind = 0
+	// Everything before (multi-head latent attention too): a cached prefix is one from the start.
+	AttentionKind_ATTENTION_KIND_FULL AttentionKind = 1
+	// The last tokens only (sliding window, chunked local attention).
+	AttentionKind_ATTENTION_KIND_WINDOW AttentionKind = 2
+	// A state instead of tokens (Mamba and other recurrent layers).
+	AttentionKind_ATTENTION_KIND_STATE AttentionKind = 3
+	// Anything else (cross attention, encoders).
+	AttentionKind_ATTENTION_KIND_OTHER AttentionKind = 4
+)
+
+// Enum value maps for AttentionKind.
+var (
+	AttentionKind_name = map[int32]string{
+		0: "ATTENTION_KIND_UNSPECIFIED",
+		1: "ATTENTION_KIND_FULL",
+		2: "ATTENTION_KIND_WINDOW",
+		3: "ATTENTION_KIND_STATE",
+		4: "ATTENTION_KIND_OTHER",
+	}
+	AttentionKind_value = map[string]int32{
+		"ATTENTION_KIND_UNSPECIFIED": 0,
+		"ATTENTION_KIND_FULL":        1,
+		"ATTENTION_KIND_WINDOW":      2,
+		"ATTENTION_KIND_STATE":       3,
+		"ATTENTION_KIND_OTHER":       4,
+	}
+)
+
+func (x AttentionKind) Enum() *AttentionKind {
+	p := new(AttentionKind)
+	*p = x
+	return p
+}
+
+func (x AttentionKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AttentionKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_kvoracle_v1_report_blocks_proto_enumTypes[1].Descriptor()
+}
+
+func (AttentionKind) Type() protoreflect.EnumType {
+	return &file_kvoracle_v1_report_blocks_proto_enumTypes[1]
+}
+
+func (x AttentionKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AttentionKind.Descriptor instead.
+func (AttentionKind) EnumDescriptor() ([]byte, []int) {
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{1}
+}
+
 // RefusalReason is why an operation was not applied, or not fully. Stable.
 type RefusalReason int32
 
@@ -92,7 +153,7 @@ const (
 	RefusalReason_REFUSAL_REASON_ORPHANS_FULL RefusalReason = 4
 	// The index is at its memory limit.
 	RefusalReason_REFUSAL_REASON_CAPACITY RefusalReason = 5
-	// An attention group that does not count as prefix.
+	// An attention group that the hello does not list.
 	RefusalReason_REFUSAL_REASON_GROUP RefusalReason = 6
 	// A tier the server does not know.
 	RefusalReason_REFUSAL_REASON_TIER RefusalReason = 7
@@ -160,11 +221,11 @@ func (x RefusalReason) String() string {
 }
 
 func (RefusalReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_kvoracle_v1_report_blocks_proto_enumTypes[1].Descriptor()
+	return file_kvoracle_v1_report_blocks_proto_enumTypes[2].Descriptor()
 }
 
 func (RefusalReason) Type() protoreflect.EnumType {
-	return &file_kvoracle_v1_report_blocks_proto_enumTypes[1]
+	return &file_kvoracle_v1_report_blocks_proto_enumTypes[2]
 }
 
 func (x RefusalReason) Number() protoreflect.EnumNumber {
@@ -173,7 +234,7 @@ func (x RefusalReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RefusalReason.Descriptor instead.
 func (RefusalReason) EnumDescriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{1}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{2}
 }
 
 // ResyncReason is what made the server ask for a snapshot. Stable.
@@ -233,11 +294,11 @@ func (x ResyncReason) String() string {
 }
 
 func (ResyncReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_kvoracle_v1_report_blocks_proto_enumTypes[2].Descriptor()
+	return file_kvoracle_v1_report_blocks_proto_enumTypes[3].Descriptor()
 }
 
 func (ResyncReason) Type() protoreflect.EnumType {
-	return &file_kvoracle_v1_report_blocks_proto_enumTypes[2]
+	return &file_kvoracle_v1_report_blocks_proto_enumTypes[3]
 }
 
 func (x ResyncReason) Number() protoreflect.EnumNumber {
@@ -246,7 +307,7 @@ func (x ResyncReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ResyncReason.Descriptor instead.
 func (ResyncReason) EnumDescriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{2}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{3}
 }
 
 // BlocksHello opens a ReportBlocks stream.
@@ -288,7 +349,15 @@ type BlocksHello struct {
 	RootParentDigests [][]byte `protobuf:"bytes,8,rep,name=root_parent_digests,json=rootParentDigests,proto3" json:"root_parent_digests,omitempty"`
 	// Blocks of this stream are named by the engine's own hashes: every store and removal has engine_hashes, and no
 	// block_ids. Else none has.
-	EngineHashes  bool `protobuf:"varint,9,opt,name=engine_hashes,json=engineHashes,proto3" json:"engine_hashes,omitempty"`
+	EngineHashes bool `protobuf:"varint,9,opt,name=engine_hashes,json=engineHashes,proto3" json:"engine_hashes,omitempty"`
+	// The engine's attention groups, if it has several; at most 64, each number once. A prefix is what one group holds: the
+	// one with the lowest number that is ATTENTION_KIND_FULL and has the worker's block_size. If there is none:
+	// FAILED_PRECONDITION. What other groups listed here report is understood, counted and not kept: a few blocks of a
+	// sliding window are no prefix, and their hashes may be those of full-attention blocks. No groups: group 0 is the one.
+	Groups []*AttentionGroup `protobuf:"bytes,10,rep,name=groups,proto3" json:"groups,omitempty"`
+	// Tokens that a block's own hash is made of, if that is not block_size. Draft models that hash pairs of tokens see one
+	// more than a block has; such streams are not served yet: UNIMPLEMENTED unless 0 or block_size.
+	HashWindow    uint32 `protobuf:"varint,11,opt,name=hash_window,json=hashWindow,proto3" json:"hash_window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -386,6 +455,84 @@ func (x *BlocksHello) GetEngineHashes() bool {
 	return false
 }
 
+func (x *BlocksHello) GetGroups() []*AttentionGroup {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *BlocksHello) GetHashWindow() uint32 {
+	if x != nil {
+		return x.HashWindow
+	}
+	return 0
+}
+
+// AttentionGroup is one group of layers with a KV cache of its own.
+type AttentionGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number in StoreBlocks.group and RemoveBlocks.group.
+	Number uint32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// What it looks back on. Required.
+	Kind AttentionKind `protobuf:"varint,2,opt,name=kind,proto3,enum=kvoracle.v1.AttentionKind" json:"kind,omitempty"`
+	// Tokens per block; 1 to 65,536.
+	BlockSize     uint32 `protobuf:"varint,3,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttentionGroup) Reset() {
+	*x = AttentionGroup{}
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttentionGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttentionGroup) ProtoMessage() {}
+
+func (x *AttentionGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttentionGroup.ProtoReflect.Descriptor instead.
+func (*AttentionGroup) Descriptor() ([]byte, []int) {
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AttentionGroup) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *AttentionGroup) GetKind() AttentionKind {
+	if x != nil {
+		return x.Kind
+	}
+	return AttentionKind_ATTENTION_KIND_UNSPECIFIED
+}
+
+func (x *AttentionGroup) GetBlockSize() uint32 {
+	if x != nil {
+		return x.BlockSize
+	}
+	return 0
+}
+
 // EngineHashes are an engine's own names of blocks, in exactly one form. Any value is a name; what it stands for is said
 // by the store that brings it.
 type EngineHashes struct {
@@ -401,7 +548,7 @@ type EngineHashes struct {
 
 func (x *EngineHashes) Reset() {
 	*x = EngineHashes{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[1]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -413,7 +560,7 @@ func (x *EngineHashes) String() string {
 func (*EngineHashes) ProtoMessage() {}
 
 func (x *EngineHashes) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[1]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -426,7 +573,7 @@ func (x *EngineHashes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineHashes.ProtoReflect.Descriptor instead.
 func (*EngineHashes) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{1}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *EngineHashes) GetNumbers() []uint64 {
@@ -460,7 +607,7 @@ type BlockOp struct {
 
 func (x *BlockOp) Reset() {
 	*x = BlockOp{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[2]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +619,7 @@ func (x *BlockOp) String() string {
 func (*BlockOp) ProtoMessage() {}
 
 func (x *BlockOp) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[2]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +632,7 @@ func (x *BlockOp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockOp.ProtoReflect.Descriptor instead.
 func (*BlockOp) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{2}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *BlockOp) GetOp() isBlockOp_Op {
@@ -571,8 +718,8 @@ type StoreBlocks struct {
 	Content isStoreBlocks_Content `protobuf_oneof:"content"`
 	// Where they lie. Unspecified: device.
 	Tier Tier `protobuf:"varint,6,opt,name=tier,proto3,enum=kvoracle.v1.Tier" json:"tier,omitempty"`
-	// Attention group, as the engine numbers them; only group 0 (full attention) counts as prefix. Not served yet:
-	// another group is refused alone, counted, and named in the ack.
+	// Attention group, as the engine numbers them; see BlocksHello.groups. One that is not listed there is refused alone,
+	// counted, and named in the ack. Groups share nothing: a parent is one of the same group.
 	Group uint32 `protobuf:"varint,7,opt,name=group,proto3" json:"group,omitempty"`
 	// Adapter the blocks were computed with. Used only with root and content other than block_ids.
 	Lora *LoraAdapter `protobuf:"bytes,8,opt,name=lora,proto3" json:"lora,omitempty"`
@@ -592,7 +739,7 @@ type StoreBlocks struct {
 
 func (x *StoreBlocks) Reset() {
 	*x = StoreBlocks{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[3]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +751,7 @@ func (x *StoreBlocks) String() string {
 func (*StoreBlocks) ProtoMessage() {}
 
 func (x *StoreBlocks) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[3]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +764,7 @@ func (x *StoreBlocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreBlocks.ProtoReflect.Descriptor instead.
 func (*StoreBlocks) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{3}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *StoreBlocks) GetParent() isStoreBlocks_Parent {
@@ -807,7 +954,7 @@ type Root struct {
 
 func (x *Root) Reset() {
 	*x = Root{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[4]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +966,7 @@ func (x *Root) String() string {
 func (*Root) ProtoMessage() {}
 
 func (x *Root) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[4]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +979,7 @@ func (x *Root) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Root.ProtoReflect.Descriptor instead.
 func (*Root) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{4}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{5}
 }
 
 // BlockIds lists canonical block ids: id[0] = XXH3-64(keyspace, local[0]), id[i] = XXH3-64(id[i-1], local[i]); see
@@ -847,7 +994,7 @@ type BlockIds struct {
 
 func (x *BlockIds) Reset() {
 	*x = BlockIds{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[5]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +1006,7 @@ func (x *BlockIds) String() string {
 func (*BlockIds) ProtoMessage() {}
 
 func (x *BlockIds) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[5]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +1019,7 @@ func (x *BlockIds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockIds.ProtoReflect.Descriptor instead.
 func (*BlockIds) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{5}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BlockIds) GetIds() []uint64 {
@@ -893,7 +1040,7 @@ type LocalHashes struct {
 
 func (x *LocalHashes) Reset() {
 	*x = LocalHashes{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[6]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +1052,7 @@ func (x *LocalHashes) String() string {
 func (*LocalHashes) ProtoMessage() {}
 
 func (x *LocalHashes) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[6]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1065,7 @@ func (x *LocalHashes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalHashes.ProtoReflect.Descriptor instead.
 func (*LocalHashes) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{6}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LocalHashes) GetHashes() []uint64 {
@@ -939,7 +1086,7 @@ type BlockTokens struct {
 
 func (x *BlockTokens) Reset() {
 	*x = BlockTokens{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[7]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1098,7 @@ func (x *BlockTokens) String() string {
 func (*BlockTokens) ProtoMessage() {}
 
 func (x *BlockTokens) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[7]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1111,7 @@ func (x *BlockTokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockTokens.ProtoReflect.Descriptor instead.
 func (*BlockTokens) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{7}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *BlockTokens) GetTokenIds() []uint32 {
@@ -992,7 +1139,7 @@ type BlockMultimodal struct {
 
 func (x *BlockMultimodal) Reset() {
 	*x = BlockMultimodal{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[8]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1151,7 @@ func (x *BlockMultimodal) String() string {
 func (*BlockMultimodal) ProtoMessage() {}
 
 func (x *BlockMultimodal) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[8]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1164,7 @@ func (x *BlockMultimodal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockMultimodal.ProtoReflect.Descriptor instead.
 func (*BlockMultimodal) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{8}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *BlockMultimodal) GetFirstToken() uint32 {
@@ -1065,7 +1212,7 @@ type RemoveBlocks struct {
 
 func (x *RemoveBlocks) Reset() {
 	*x = RemoveBlocks{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[9]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1224,7 @@ func (x *RemoveBlocks) String() string {
 func (*RemoveBlocks) ProtoMessage() {}
 
 func (x *RemoveBlocks) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[9]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1237,7 @@ func (x *RemoveBlocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveBlocks.ProtoReflect.Descriptor instead.
 func (*RemoveBlocks) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{9}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RemoveBlocks) GetBlockIds() []uint64 {
@@ -1132,7 +1279,7 @@ type ClearBlocks struct {
 
 func (x *ClearBlocks) Reset() {
 	*x = ClearBlocks{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[10]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1291,7 @@ func (x *ClearBlocks) String() string {
 func (*ClearBlocks) ProtoMessage() {}
 
 func (x *ClearBlocks) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[10]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1304,7 @@ func (x *ClearBlocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearBlocks.ProtoReflect.Descriptor instead.
 func (*ClearBlocks) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{10}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ClearBlocks) GetTier() Tier {
@@ -1180,7 +1327,7 @@ type BlockBatch struct {
 
 func (x *BlockBatch) Reset() {
 	*x = BlockBatch{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[11]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1339,7 @@ func (x *BlockBatch) String() string {
 func (*BlockBatch) ProtoMessage() {}
 
 func (x *BlockBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[11]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1352,7 @@ func (x *BlockBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockBatch.ProtoReflect.Descriptor instead.
 func (*BlockBatch) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{11}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BlockBatch) GetSequence() uint64 {
@@ -1235,7 +1382,7 @@ type SnapshotBegin struct {
 
 func (x *SnapshotBegin) Reset() {
 	*x = SnapshotBegin{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[12]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1394,7 @@ func (x *SnapshotBegin) String() string {
 func (*SnapshotBegin) ProtoMessage() {}
 
 func (x *SnapshotBegin) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[12]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1407,7 @@ func (x *SnapshotBegin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotBegin.ProtoReflect.Descriptor instead.
 func (*SnapshotBegin) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{12}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotBegin) GetSequence() uint64 {
@@ -1281,7 +1428,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[13]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1440,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[13]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1453,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{13}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotChunk) GetStores() []*StoreBlocks {
@@ -1328,7 +1475,7 @@ type SnapshotEnd struct {
 
 func (x *SnapshotEnd) Reset() {
 	*x = SnapshotEnd{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[14]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1487,7 @@ func (x *SnapshotEnd) String() string {
 func (*SnapshotEnd) ProtoMessage() {}
 
 func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[14]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1500,7 @@ func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEnd.ProtoReflect.Descriptor instead.
 func (*SnapshotEnd) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{14}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotEnd) GetBlockCount() uint64 {
@@ -1363,7 +1510,8 @@ func (x *SnapshotEnd) GetBlockCount() uint64 {
 	return 0
 }
 
-// BlockDigest is what the reporter believes it has told, to be compared with what the oracle has understood.
+// BlockDigest is what the reporter believes it has told of the group that counts as prefix, to be compared with what the
+// oracle has understood.
 //
 // With engine_hashes it is over the engine's names instead of block ids: every name with a copy in the tier, placed or
 // waiting, once. A reporter that cannot do that leaves digests out and loses only the discovery of silent drift. After a
@@ -1393,7 +1541,7 @@ type BlockDigest struct {
 
 func (x *BlockDigest) Reset() {
 	*x = BlockDigest{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[15]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1553,7 @@ func (x *BlockDigest) String() string {
 func (*BlockDigest) ProtoMessage() {}
 
 func (x *BlockDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[15]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1566,7 @@ func (x *BlockDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockDigest.ProtoReflect.Descriptor instead.
 func (*BlockDigest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{15}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BlockDigest) GetSequence() uint64 {
@@ -1490,7 +1638,7 @@ type ReportBlocksRequest struct {
 
 func (x *ReportBlocksRequest) Reset() {
 	*x = ReportBlocksRequest{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[16]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1650,7 @@ func (x *ReportBlocksRequest) String() string {
 func (*ReportBlocksRequest) ProtoMessage() {}
 
 func (x *ReportBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[16]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1663,7 @@ func (x *ReportBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBlocksRequest.ProtoReflect.Descriptor instead.
 func (*ReportBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{16}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReportBlocksRequest) GetMessage() isReportBlocksRequest_Message {
@@ -1642,7 +1790,7 @@ type BlocksAccepted struct {
 
 func (x *BlocksAccepted) Reset() {
 	*x = BlocksAccepted{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[17]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1802,7 @@ func (x *BlocksAccepted) String() string {
 func (*BlocksAccepted) ProtoMessage() {}
 
 func (x *BlocksAccepted) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[17]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1815,7 @@ func (x *BlocksAccepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlocksAccepted.ProtoReflect.Descriptor instead.
 func (*BlocksAccepted) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{17}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BlocksAccepted) GetResumeFrom() uint64 {
@@ -1715,7 +1863,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[18]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1875,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[18]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1888,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{18}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Refusal) GetSequence() uint64 {
@@ -1802,13 +1950,15 @@ type BlockCounters struct {
 	Snapshots uint64 `protobuf:"varint,13,opt,name=snapshots,proto3" json:"snapshots,omitempty"`
 	// Stores refused with REFUSAL_REASON_HASH_CONFLICT.
 	HashConflicts uint64 `protobuf:"varint,14,opt,name=hash_conflicts,json=hashConflicts,proto3" json:"hash_conflicts,omitempty"`
+	// Operations of groups that do not count as prefix: understood and not kept.
+	OtherGroupOps uint64 `protobuf:"varint,15,opt,name=other_group_ops,json=otherGroupOps,proto3" json:"other_group_ops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BlockCounters) Reset() {
 	*x = BlockCounters{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[19]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +1970,7 @@ func (x *BlockCounters) String() string {
 func (*BlockCounters) ProtoMessage() {}
 
 func (x *BlockCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[19]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +1983,7 @@ func (x *BlockCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockCounters.ProtoReflect.Descriptor instead.
 func (*BlockCounters) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{19}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *BlockCounters) GetStored() uint64 {
@@ -1934,6 +2084,13 @@ func (x *BlockCounters) GetHashConflicts() uint64 {
 	return 0
 }
 
+func (x *BlockCounters) GetOtherGroupOps() uint64 {
+	if x != nil {
+		return x.OtherGroupOps
+	}
+	return 0
+}
+
 // BlocksAck acknowledges cumulatively.
 type BlocksAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1956,7 +2113,7 @@ type BlocksAck struct {
 
 func (x *BlocksAck) Reset() {
 	*x = BlocksAck{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[20]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +2125,7 @@ func (x *BlocksAck) String() string {
 func (*BlocksAck) ProtoMessage() {}
 
 func (x *BlocksAck) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[20]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +2138,7 @@ func (x *BlocksAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlocksAck.ProtoReflect.Descriptor instead.
 func (*BlocksAck) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{20}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BlocksAck) GetAppliedSequence() uint64 {
@@ -2041,7 +2198,7 @@ type ResyncRequest struct {
 
 func (x *ResyncRequest) Reset() {
 	*x = ResyncRequest{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[21]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2210,7 @@ func (x *ResyncRequest) String() string {
 func (*ResyncRequest) ProtoMessage() {}
 
 func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[21]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2223,7 @@ func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncRequest.ProtoReflect.Descriptor instead.
 func (*ResyncRequest) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{21}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResyncRequest) GetReason() ResyncReason {
@@ -2108,7 +2265,7 @@ type ReportBlocksResponse struct {
 
 func (x *ReportBlocksResponse) Reset() {
 	*x = ReportBlocksResponse{}
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[22]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2120,7 +2277,7 @@ func (x *ReportBlocksResponse) String() string {
 func (*ReportBlocksResponse) ProtoMessage() {}
 
 func (x *ReportBlocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[22]
+	mi := &file_kvoracle_v1_report_blocks_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2133,7 +2290,7 @@ func (x *ReportBlocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportBlocksResponse.ProtoReflect.Descriptor instead.
 func (*ReportBlocksResponse) Descriptor() ([]byte, []int) {
-	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{22}
+	return file_kvoracle_v1_report_blocks_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReportBlocksResponse) GetMessage() isReportBlocksResponse_Message {
@@ -2215,7 +2372,7 @@ var File_kvoracle_v1_report_blocks_proto protoreflect.FileDescriptor
 
 const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\n" +
-	"\x1fkvoracle/v1/report_blocks.proto\x12\vkvoracle.v1\x1a\x18kvoracle/v1/common.proto\x1a\x1dkvoracle/v1/report_load.proto\"\xed\x02\n" +
+	"\x1fkvoracle/v1/report_blocks.proto\x12\vkvoracle.v1\x1a\x18kvoracle/v1/common.proto\x1a\x1dkvoracle/v1/report_load.proto\"\xc3\x03\n" +
 	"\vBlocksHello\x12/\n" +
 	"\x06worker\x18\x01 \x01(\v2\x17.kvoracle.v1.WorkerSpecR\x06worker\x12\x17\n" +
 	"\adp_rank\x18\x02 \x01(\rR\x06dpRank\x12 \n" +
@@ -2226,7 +2383,16 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\arepeats\x18\x06 \x01(\x0e2\x1a.kvoracle.v1.RepeatMeaningR\arepeats\x12!\n" +
 	"\froot_parents\x18\a \x03(\x06R\vrootParents\x12.\n" +
 	"\x13root_parent_digests\x18\b \x03(\fR\x11rootParentDigests\x12#\n" +
-	"\rengine_hashes\x18\t \x01(\bR\fengineHashes\"B\n" +
+	"\rengine_hashes\x18\t \x01(\bR\fengineHashes\x123\n" +
+	"\x06groups\x18\n" +
+	" \x03(\v2\x1b.kvoracle.v1.AttentionGroupR\x06groups\x12\x1f\n" +
+	"\vhash_window\x18\v \x01(\rR\n" +
+	"hashWindow\"w\n" +
+	"\x0eAttentionGroup\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12.\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x1a.kvoracle.v1.AttentionKindR\x04kind\x12\x1d\n" +
+	"\n" +
+	"block_size\x18\x03 \x01(\rR\tblockSize\"B\n" +
 	"\fEngineHashes\x12\x18\n" +
 	"\anumbers\x18\x01 \x03(\x06R\anumbers\x12\x18\n" +
 	"\adigests\x18\x02 \x03(\fR\adigests\"\xa8\x01\n" +
@@ -2315,7 +2481,7 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\rR\x02op\x122\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x1a.kvoracle.v1.RefusalReasonR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x80\x04\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xa8\x04\n" +
 	"\rBlockCounters\x12\x16\n" +
 	"\x06stored\x18\x01 \x01(\x04R\x06stored\x12'\n" +
 	"\x0frepeated_stores\x18\x02 \x01(\x04R\x0erepeatedStores\x12\x18\n" +
@@ -2332,7 +2498,8 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\x12digests_mismatched\x18\v \x01(\x04R\x11digestsMismatched\x12'\n" +
 	"\x0fdigests_skipped\x18\f \x01(\x04R\x0edigestsSkipped\x12\x1c\n" +
 	"\tsnapshots\x18\r \x01(\x04R\tsnapshots\x12%\n" +
-	"\x0ehash_conflicts\x18\x0e \x01(\x04R\rhashConflicts\"\xac\x02\n" +
+	"\x0ehash_conflicts\x18\x0e \x01(\x04R\rhashConflicts\x12&\n" +
+	"\x0fother_group_ops\x18\x0f \x01(\x04R\rotherGroupOps\"\xac\x02\n" +
 	"\tBlocksAck\x12)\n" +
 	"\x10applied_sequence\x18\x01 \x01(\x04R\x0fappliedSequence\x12<\n" +
 	"\n" +
@@ -2356,7 +2523,13 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\rRepeatMeaning\x12\x1e\n" +
 	"\x1aREPEAT_MEANING_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12REPEAT_MEANING_SET\x10\x01\x12\x1a\n" +
-	"\x16REPEAT_MEANING_COUNTED\x10\x02*\xd7\x03\n" +
+	"\x16REPEAT_MEANING_COUNTED\x10\x02*\x97\x01\n" +
+	"\rAttentionKind\x12\x1e\n" +
+	"\x1aATTENTION_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13ATTENTION_KIND_FULL\x10\x01\x12\x19\n" +
+	"\x15ATTENTION_KIND_WINDOW\x10\x02\x12\x18\n" +
+	"\x14ATTENTION_KIND_STATE\x10\x03\x12\x18\n" +
+	"\x14ATTENTION_KIND_OTHER\x10\x04*\xd7\x03\n" +
 	"\rRefusalReason\x12\x1e\n" +
 	"\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18REFUSAL_REASON_MALFORMED\x10\x01\x12 \n" +
@@ -2396,82 +2569,86 @@ func file_kvoracle_v1_report_blocks_proto_rawDescGZIP() []byte {
 	return file_kvoracle_v1_report_blocks_proto_rawDescData
 }
 
-var file_kvoracle_v1_report_blocks_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_kvoracle_v1_report_blocks_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_kvoracle_v1_report_blocks_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_kvoracle_v1_report_blocks_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_kvoracle_v1_report_blocks_proto_goTypes = []any{
 	(RepeatMeaning)(0),           // 0: kvoracle.v1.RepeatMeaning
-	(RefusalReason)(0),           // 1: kvoracle.v1.RefusalReason
-	(ResyncReason)(0),            // 2: kvoracle.v1.ResyncReason
-	(*BlocksHello)(nil),          // 3: kvoracle.v1.BlocksHello
-	(*EngineHashes)(nil),         // 4: kvoracle.v1.EngineHashes
-	(*BlockOp)(nil),              // 5: kvoracle.v1.BlockOp
-	(*StoreBlocks)(nil),          // 6: kvoracle.v1.StoreBlocks
-	(*Root)(nil),                 // 7: kvoracle.v1.Root
-	(*BlockIds)(nil),             // 8: kvoracle.v1.BlockIds
-	(*LocalHashes)(nil),          // 9: kvoracle.v1.LocalHashes
-	(*BlockTokens)(nil),          // 10: kvoracle.v1.BlockTokens
-	(*BlockMultimodal)(nil),      // 11: kvoracle.v1.BlockMultimodal
-	(*RemoveBlocks)(nil),         // 12: kvoracle.v1.RemoveBlocks
-	(*ClearBlocks)(nil),          // 13: kvoracle.v1.ClearBlocks
-	(*BlockBatch)(nil),           // 14: kvoracle.v1.BlockBatch
-	(*SnapshotBegin)(nil),        // 15: kvoracle.v1.SnapshotBegin
-	(*SnapshotChunk)(nil),        // 16: kvoracle.v1.SnapshotChunk
-	(*SnapshotEnd)(nil),          // 17: kvoracle.v1.SnapshotEnd
-	(*BlockDigest)(nil),          // 18: kvoracle.v1.BlockDigest
-	(*ReportBlocksRequest)(nil),  // 19: kvoracle.v1.ReportBlocksRequest
-	(*BlocksAccepted)(nil),       // 20: kvoracle.v1.BlocksAccepted
-	(*Refusal)(nil),              // 21: kvoracle.v1.Refusal
-	(*BlockCounters)(nil),        // 22: kvoracle.v1.BlockCounters
-	(*BlocksAck)(nil),            // 23: kvoracle.v1.BlocksAck
-	(*ResyncRequest)(nil),        // 24: kvoracle.v1.ResyncRequest
-	(*ReportBlocksResponse)(nil), // 25: kvoracle.v1.ReportBlocksResponse
-	(*WorkerSpec)(nil),           // 26: kvoracle.v1.WorkerSpec
-	(Tier)(0),                    // 27: kvoracle.v1.Tier
-	(*LoraAdapter)(nil),          // 28: kvoracle.v1.LoraAdapter
-	(BlockConfidence)(0),         // 29: kvoracle.v1.BlockConfidence
-	(*GoAway)(nil),               // 30: kvoracle.v1.GoAway
+	(AttentionKind)(0),           // 1: kvoracle.v1.AttentionKind
+	(RefusalReason)(0),           // 2: kvoracle.v1.RefusalReason
+	(ResyncReason)(0),            // 3: kvoracle.v1.ResyncReason
+	(*BlocksHello)(nil),          // 4: kvoracle.v1.BlocksHello
+	(*AttentionGroup)(nil),       // 5: kvoracle.v1.AttentionGroup
+	(*EngineHashes)(nil),         // 6: kvoracle.v1.EngineHashes
+	(*BlockOp)(nil),              // 7: kvoracle.v1.BlockOp
+	(*StoreBlocks)(nil),          // 8: kvoracle.v1.StoreBlocks
+	(*Root)(nil),                 // 9: kvoracle.v1.Root
+	(*BlockIds)(nil),             // 10: kvoracle.v1.BlockIds
+	(*LocalHashes)(nil),          // 11: kvoracle.v1.LocalHashes
+	(*BlockTokens)(nil),          // 12: kvoracle.v1.BlockTokens
+	(*BlockMultimodal)(nil),      // 13: kvoracle.v1.BlockMultimodal
+	(*RemoveBlocks)(nil),         // 14: kvoracle.v1.RemoveBlocks
+	(*ClearBlocks)(nil),          // 15: kvoracle.v1.ClearBlocks
+	(*BlockBatch)(nil),           // 16: kvoracle.v1.BlockBatch
+	(*SnapshotBegin)(nil),        // 17: kvoracle.v1.SnapshotBegin
+	(*SnapshotChunk)(nil),        // 18: kvoracle.v1.SnapshotChunk
+	(*SnapshotEnd)(nil),          // 19: kvoracle.v1.SnapshotEnd
+	(*BlockDigest)(nil),          // 20: kvoracle.v1.BlockDigest
+	(*ReportBlocksRequest)(nil),  // 21: kvoracle.v1.ReportBlocksRequest
+	(*BlocksAccepted)(nil),       // 22: kvoracle.v1.BlocksAccepted
+	(*Refusal)(nil),              // 23: kvoracle.v1.Refusal
+	(*BlockCounters)(nil),        // 24: kvoracle.v1.BlockCounters
+	(*BlocksAck)(nil),            // 25: kvoracle.v1.BlocksAck
+	(*ResyncRequest)(nil),        // 26: kvoracle.v1.ResyncRequest
+	(*ReportBlocksResponse)(nil), // 27: kvoracle.v1.ReportBlocksResponse
+	(*WorkerSpec)(nil),           // 28: kvoracle.v1.WorkerSpec
+	(Tier)(0),                    // 29: kvoracle.v1.Tier
+	(*LoraAdapter)(nil),          // 30: kvoracle.v1.LoraAdapter
+	(BlockConfidence)(0),         // 31: kvoracle.v1.BlockConfidence
+	(*GoAway)(nil),               // 32: kvoracle.v1.GoAway
 }
 var file_kvoracle_v1_report_blocks_proto_depIdxs = []int32{
-	26, // 0: kvoracle.v1.BlocksHello.worker:type_name -> kvoracle.v1.WorkerSpec
+	28, // 0: kvoracle.v1.BlocksHello.worker:type_name -> kvoracle.v1.WorkerSpec
 	0,  // 1: kvoracle.v1.BlocksHello.repeats:type_name -> kvoracle.v1.RepeatMeaning
-	6,  // 2: kvoracle.v1.BlockOp.store:type_name -> kvoracle.v1.StoreBlocks
-	12, // 3: kvoracle.v1.BlockOp.remove:type_name -> kvoracle.v1.RemoveBlocks
-	13, // 4: kvoracle.v1.BlockOp.clear:type_name -> kvoracle.v1.ClearBlocks
-	7,  // 5: kvoracle.v1.StoreBlocks.root:type_name -> kvoracle.v1.Root
-	8,  // 6: kvoracle.v1.StoreBlocks.block_ids:type_name -> kvoracle.v1.BlockIds
-	9,  // 7: kvoracle.v1.StoreBlocks.local_hashes:type_name -> kvoracle.v1.LocalHashes
-	10, // 8: kvoracle.v1.StoreBlocks.tokens:type_name -> kvoracle.v1.BlockTokens
-	27, // 9: kvoracle.v1.StoreBlocks.tier:type_name -> kvoracle.v1.Tier
-	28, // 10: kvoracle.v1.StoreBlocks.lora:type_name -> kvoracle.v1.LoraAdapter
-	11, // 11: kvoracle.v1.StoreBlocks.multimodal:type_name -> kvoracle.v1.BlockMultimodal
-	4,  // 12: kvoracle.v1.StoreBlocks.engine_hashes:type_name -> kvoracle.v1.EngineHashes
-	27, // 13: kvoracle.v1.RemoveBlocks.tier:type_name -> kvoracle.v1.Tier
-	4,  // 14: kvoracle.v1.RemoveBlocks.engine_hashes:type_name -> kvoracle.v1.EngineHashes
-	27, // 15: kvoracle.v1.ClearBlocks.tier:type_name -> kvoracle.v1.Tier
-	5,  // 16: kvoracle.v1.BlockBatch.ops:type_name -> kvoracle.v1.BlockOp
-	6,  // 17: kvoracle.v1.SnapshotChunk.stores:type_name -> kvoracle.v1.StoreBlocks
-	27, // 18: kvoracle.v1.BlockDigest.tier:type_name -> kvoracle.v1.Tier
-	3,  // 19: kvoracle.v1.ReportBlocksRequest.hello:type_name -> kvoracle.v1.BlocksHello
-	14, // 20: kvoracle.v1.ReportBlocksRequest.batch:type_name -> kvoracle.v1.BlockBatch
-	15, // 21: kvoracle.v1.ReportBlocksRequest.snapshot_begin:type_name -> kvoracle.v1.SnapshotBegin
-	16, // 22: kvoracle.v1.ReportBlocksRequest.snapshot_chunk:type_name -> kvoracle.v1.SnapshotChunk
-	17, // 23: kvoracle.v1.ReportBlocksRequest.snapshot_end:type_name -> kvoracle.v1.SnapshotEnd
-	18, // 24: kvoracle.v1.ReportBlocksRequest.digest:type_name -> kvoracle.v1.BlockDigest
-	29, // 25: kvoracle.v1.BlocksAccepted.confidence:type_name -> kvoracle.v1.BlockConfidence
-	1,  // 26: kvoracle.v1.Refusal.reason:type_name -> kvoracle.v1.RefusalReason
-	29, // 27: kvoracle.v1.BlocksAck.confidence:type_name -> kvoracle.v1.BlockConfidence
-	22, // 28: kvoracle.v1.BlocksAck.counters:type_name -> kvoracle.v1.BlockCounters
-	21, // 29: kvoracle.v1.BlocksAck.refusals:type_name -> kvoracle.v1.Refusal
-	2,  // 30: kvoracle.v1.ResyncRequest.reason:type_name -> kvoracle.v1.ResyncReason
-	20, // 31: kvoracle.v1.ReportBlocksResponse.accepted:type_name -> kvoracle.v1.BlocksAccepted
-	23, // 32: kvoracle.v1.ReportBlocksResponse.ack:type_name -> kvoracle.v1.BlocksAck
-	24, // 33: kvoracle.v1.ReportBlocksResponse.resync:type_name -> kvoracle.v1.ResyncRequest
-	30, // 34: kvoracle.v1.ReportBlocksResponse.go_away:type_name -> kvoracle.v1.GoAway
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	5,  // 2: kvoracle.v1.BlocksHello.groups:type_name -> kvoracle.v1.AttentionGroup
+	1,  // 3: kvoracle.v1.AttentionGroup.kind:type_name -> kvoracle.v1.AttentionKind
+	8,  // 4: kvoracle.v1.BlockOp.store:type_name -> kvoracle.v1.StoreBlocks
+	14, // 5: kvoracle.v1.BlockOp.remove:type_name -> kvoracle.v1.RemoveBlocks
+	15, // 6: kvoracle.v1.BlockOp.clear:type_name -> kvoracle.v1.ClearBlocks
+	9,  // 7: kvoracle.v1.StoreBlocks.root:type_name -> kvoracle.v1.Root
+	10, // 8: kvoracle.v1.StoreBlocks.block_ids:type_name -> kvoracle.v1.BlockIds
+	11, // 9: kvoracle.v1.StoreBlocks.local_hashes:type_name -> kvoracle.v1.LocalHashes
+	12, // 10: kvoracle.v1.StoreBlocks.tokens:type_name -> kvoracle.v1.BlockTokens
+	29, // 11: kvoracle.v1.StoreBlocks.tier:type_name -> kvoracle.v1.Tier
+	30, // 12: kvoracle.v1.StoreBlocks.lora:type_name -> kvoracle.v1.LoraAdapter
+	13, // 13: kvoracle.v1.StoreBlocks.multimodal:type_name -> kvoracle.v1.BlockMultimodal
+	6,  // 14: kvoracle.v1.StoreBlocks.engine_hashes:type_name -> kvoracle.v1.EngineHashes
+	29, // 15: kvoracle.v1.RemoveBlocks.tier:type_name -> kvoracle.v1.Tier
+	6,  // 16: kvoracle.v1.RemoveBlocks.engine_hashes:type_name -> kvoracle.v1.EngineHashes
+	29, // 17: kvoracle.v1.ClearBlocks.tier:type_name -> kvoracle.v1.Tier
+	7,  // 18: kvoracle.v1.BlockBatch.ops:type_name -> kvoracle.v1.BlockOp
+	8,  // 19: kvoracle.v1.SnapshotChunk.stores:type_name -> kvoracle.v1.StoreBlocks
+	29, // 20: kvoracle.v1.BlockDigest.tier:type_name -> kvoracle.v1.Tier
+	4,  // 21: kvoracle.v1.ReportBlocksRequest.hello:type_name -> kvoracle.v1.BlocksHello
+	16, // 22: kvoracle.v1.ReportBlocksRequest.batch:type_name -> kvoracle.v1.BlockBatch
+	17, // 23: kvoracle.v1.ReportBlocksRequest.snapshot_begin:type_name -> kvoracle.v1.SnapshotBegin
+	18, // 24: kvoracle.v1.ReportBlocksRequest.snapshot_chunk:type_name -> kvoracle.v1.SnapshotChunk
+	19, // 25: kvoracle.v1.ReportBlocksRequest.snapshot_end:type_name -> kvoracle.v1.SnapshotEnd
+	20, // 26: kvoracle.v1.ReportBlocksRequest.digest:type_name -> kvoracle.v1.BlockDigest
+	31, // 27: kvoracle.v1.BlocksAccepted.confidence:type_name -> kvoracle.v1.BlockConfidence
+	2,  // 28: kvoracle.v1.Refusal.reason:type_name -> kvoracle.v1.RefusalReason
+	31, // 29: kvoracle.v1.BlocksAck.confidence:type_name -> kvoracle.v1.BlockConfidence
+	24, // 30: kvoracle.v1.BlocksAck.counters:type_name -> kvoracle.v1.BlockCounters
+	23, // 31: kvoracle.v1.BlocksAck.refusals:type_name -> kvoracle.v1.Refusal
+	3,  // 32: kvoracle.v1.ResyncRequest.reason:type_name -> kvoracle.v1.ResyncReason
+	22, // 33: kvoracle.v1.ReportBlocksResponse.accepted:type_name -> kvoracle.v1.BlocksAccepted
+	25, // 34: kvoracle.v1.ReportBlocksResponse.ack:type_name -> kvoracle.v1.BlocksAck
+	26, // 35: kvoracle.v1.ReportBlocksResponse.resync:type_name -> kvoracle.v1.ResyncRequest
+	32, // 36: kvoracle.v1.ReportBlocksResponse.go_away:type_name -> kvoracle.v1.GoAway
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_kvoracle_v1_report_blocks_proto_init() }
@@ -2481,12 +2658,12 @@ func file_kvoracle_v1_report_blocks_proto_init() {
 	}
 	file_kvoracle_v1_common_proto_init()
 	file_kvoracle_v1_report_load_proto_init()
-	file_kvoracle_v1_report_blocks_proto_msgTypes[2].OneofWrappers = []any{
+	file_kvoracle_v1_report_blocks_proto_msgTypes[3].OneofWrappers = []any{
 		(*BlockOp_Store)(nil),
 		(*BlockOp_Remove)(nil),
 		(*BlockOp_Clear)(nil),
 	}
-	file_kvoracle_v1_report_blocks_proto_msgTypes[3].OneofWrappers = []any{
+	file_kvoracle_v1_report_blocks_proto_msgTypes[4].OneofWrappers = []any{
 		(*StoreBlocks_Root)(nil),
 		(*StoreBlocks_ParentBlockId)(nil),
 		(*StoreBlocks_ParentEngineHash)(nil),
@@ -2495,7 +2672,7 @@ func file_kvoracle_v1_report_blocks_proto_init() {
 		(*StoreBlocks_LocalHashes)(nil),
 		(*StoreBlocks_Tokens)(nil),
 	}
-	file_kvoracle_v1_report_blocks_proto_msgTypes[16].OneofWrappers = []any{
+	file_kvoracle_v1_report_blocks_proto_msgTypes[17].OneofWrappers = []any{
 		(*ReportBlocksRequest_Hello)(nil),
 		(*ReportBlocksRequest_Batch)(nil),
 		(*ReportBlocksRequest_SnapshotBegin)(nil),
@@ -2503,7 +2680,7 @@ func file_kvoracle_v1_report_blocks_proto_init() {
 		(*ReportBlocksRequest_SnapshotEnd)(nil),
 		(*ReportBlocksRequest_Digest)(nil),
 	}
-	file_kvoracle_v1_report_blocks_proto_msgTypes[22].OneofWrappers = []any{
+	file_kvoracle_v1_report_blocks_proto_msgTypes[23].OneofWrappers = []any{
 		(*ReportBlocksResponse_Accepted)(nil),
 		(*ReportBlocksResponse_Ack)(nil),
 		(*ReportBlocksResponse_Resync)(nil),
@@ -2514,8 +2691,8 @@ func file_kvoracle_v1_report_blocks_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvoracle_v1_report_blocks_proto_rawDesc), len(file_kvoracle_v1_report_blocks_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   23,
+			NumEnums:      4,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
