@@ -183,6 +183,15 @@ bench-path: ## Measure the way from tokens to the answer, step by step, with cha
 	go -C bench build -o ../bin/ ./pathbench
 	bin/pathbench
 
+# Flags of the report benchmark: REPORTFLAGS='-rounds 2', REPORTFLAGS='-streams 200 -every 20ms'.
+REPORTFLAGS ?=
+
+.PHONY: bench-reports
+bench-reports: ## Measure decisions while a thousand workers report 50,000 blocks a second (about 100 s)
+	mkdir -p bin
+	go -C bench build -o ../bin/ ./reportbench
+	bin/reportbench $(REPORTFLAGS)
+
 # How long `make soak` compares.
 SOAK ?= 10m
 

@@ -29,6 +29,13 @@ import (
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
+// Flow control, in bytes. A call's window holds a prompt of a quarter of a million tokens; a larger one takes as many round
+// trips more.
+const (
+	streamWindow = 1 << 20
+	connWindow   = 4 << 20
+)
+
 // Server is one oracle with its doors. Make it with New, then call Run (or Serve) once; all other methods may be called
 // concurrently and at any time.
 type Server struct {
@@ -139,6 +146,10 @@ func (s *Server) newGRPC(services []service) *grpc.Server {
 		grpc.ForceServerCodecV2(transport.NewCodec(pool)),
 		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(uint32(c.MaxConcurrentStreams)),
+		// What a peer may have on its way to a call that does not read. gRPC would estimate it, with a ping for every
+		// batch of a report stream that has the connection to itself, and would let one that floods have 16 MiB.
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
 		grpc.MaxHeaderListSize(uint32(c.MaxHeaderBytes)), // gRPC's own default is 16 MiB for each call
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
