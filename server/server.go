@@ -118,7 +118,7 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 	cfg = cfg.withDefaults()
 	s := &Server{
 		cfg:       cfg,
-		oracle:    oracle.New(cfg.oracle(), tel.Observer()),
+		oracle:    oracle.New(cfg.oracle(), observer{tel.Observer(), o.log}),
 		tel:       tel,
 		log:       o.log,
 		auth:      o.auth,

@@ -169,6 +169,33 @@ type Alternative struct {
 	TTFT    float64 // seconds
 }
 
+// SessionOutcome is what a decision did to a session.
+type SessionOutcome uint8
+
+// The outcomes.
+const (
+	SessionNone SessionOutcome = iota // no session, or its former place is not known
+	SessionStayed
+	SessionMoved
+	SessionWorkerGone
+)
+
+// String gives the lower-case name.
+func (s SessionOutcome) String() string {
+	switch s {
+	case SessionNone:
+		return "none"
+	case SessionStayed:
+		return "stayed"
+	case SessionMoved:
+		return "moved"
+	case SessionWorkerGone:
+		return "worker_gone"
+	default:
+		return "unknown"
+	}
+}
+
 // Answer is one decision with its reasons. It is immutable once Route has returned it.
 type Answer struct {
 	Decision     load.DecisionID // 0 for a dry run
@@ -189,6 +216,7 @@ type Answer struct {
 	Terms        policy.Terms
 	Shadow       *Shadow // nil: no second policy, or nothing was booked
 	Lease        time.Duration
+	Session      SessionOutcome
 	DecidedAt    time.Time
 	Model        string
 	RequestID    string

@@ -45,6 +45,7 @@ type feed struct {
 	heardAt   atomic.Int64 // last message, Unix nanoseconds; 0: never
 	decisions atomic.Uint64
 	pricing   atomic.Pointer[pricing]
+	unmatched unmatched
 }
 
 // signs is the part of a feed's state that confidence is made of. It never changes.

@@ -214,6 +214,7 @@ func (o *Oracle) watchLives(now time.Time) {
 	o.lives.Lock()
 	defer o.lives.Unlock()
 	for _, w := range o.fleet.View().Workers() {
+		o.findUnmatched(w)
 		if w.Incarnation == 0 {
 			continue // registered by hand: nobody promised signs of life
 		}

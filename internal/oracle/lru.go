@@ -23,21 +23,21 @@ func newLRU(limit int) *lru {
 	return &lru{max: limit, order: list.New(), byKey: make(map[string]*list.Element)}
 }
 
-// get finds a session's target, if the life it was in goes on.
-func (l *lru) get(key string, view *fleet.View) (fleet.TargetID, bool) {
+// get finds a session's target: SessionStayed if the life it was in goes on, SessionWorkerGone if not.
+func (l *lru) get(key string, view *fleet.View) (fleet.TargetID, SessionOutcome) {
 	e := l.byKey[key]
 	if e == nil {
-		return 0, false
+		return 0, SessionNone
 	}
 	s, ok := e.Value.(sessionEntry)
 	if !ok {
-		return 0, false
+		return 0, SessionNone
 	}
 	w := view.Target(s.target)
 	if w == nil || !sameLife(w, s.worker) {
-		return 0, false
+		return 0, SessionWorkerGone
 	}
-	return s.target, true
+	return s.target, SessionStayed
 }
 
 // put remembers; the oldest session beyond the bound is forgotten.

@@ -28,6 +28,8 @@ type Observer interface {
 	Released(n int, why string)
 	// WorkerState reports a change of a worker's life: "registered", "reborn", "draining", "ready", "lost", "removed".
 	WorkerState(w *fleet.Worker, event string)
+	// Unmatched reports a rank that holds blocks which thousands of questions have found no use for.
+	Unmatched(w *fleet.Worker, rank, blocks int)
 }
 
 // NopObserver ignores everything.
@@ -61,3 +63,6 @@ func (NopObserver) Released(int, string) {}
 
 // WorkerState implements Observer.
 func (NopObserver) WorkerState(*fleet.Worker, string) {}
+
+// Unmatched implements Observer.
+func (NopObserver) Unmatched(*fleet.Worker, int, int) {}

@@ -288,13 +288,13 @@ func TestSessionsAreBounded(t *testing.T) {
 	if l.order.Len() != 3 || len(l.byKey) != 3 {
 		t.Errorf("%d sessions, bound 3", l.order.Len())
 	}
-	if _, ok := l.get("often", r.View()); !ok {
+	if _, got := l.get("often", r.View()); got != SessionStayed {
 		t.Error("the session that is used is forgotten")
 	}
 	if _, err := r.Register(fleet.Spec{Worker: "w", DPSize: 1}, 2, t0); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := l.get("often", r.View()); ok {
+	if _, got := l.get("often", r.View()); got != SessionWorkerGone {
 		t.Error("a session is bound to a life that has ended")
 	}
 }

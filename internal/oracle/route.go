@@ -79,6 +79,9 @@ type work struct {
 	marks  []uint64
 	choice policy.Decision
 	second policy.Decision // the shadow's
+
+	last    fleet.TargetID // of the session, with SessionStayed
+	session SessionOutcome
 }
 
 // candidate is one target with what is known of it.
@@ -370,11 +373,15 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 		Candidates:   len(w.cands),
 		Uncached:     score.Uncached,
 		Terms:        score.Terms,
+		Session:      w.session,
 		DecidedAt:    now,
 		Model:        r.Model,
 		RequestID:    r.RequestID,
 	}
 	a := &made.answer
+	if a.Session == SessionStayed && best.id != w.last {
+		a.Session = SessionMoved
+	}
 	if r.Explain {
 		a.Rows = w.rows()
 	}
@@ -387,6 +394,9 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	}
 	a.Shadow = o.shadow(req, w)
 	o.turn++
+	if o.turn%watchEvery == 0 {
+		o.watch(r, w)
+	}
 	o.nextID++
 	a.Decision = load.DecisionID(o.nextID)
 	a.Lease = o.cfg.Load.Lease
@@ -470,7 +480,8 @@ func (o *Oracle) look(view *fleet.View, r *RouteRequest, now time.Time, w *work)
 		w.peers = append(w.peers, w.excluded[i].id)
 	}
 	w.states = o.load.StatesAmong(w.ids, w.peers, now, w.states[:0])
-	last, bound := o.sessions.get(r.Session, view)
+	last, session := o.sessions.get(r.Session, view)
+	w.last, w.session = last, session
 	for i := range w.targets {
 		c := &w.targets[i]
 		c.state = w.states[i]
@@ -499,7 +510,7 @@ func (o *Oracle) look(view *fleet.View, r *RouteRequest, now time.Time, w *work)
 			KVUsed:           c.state.KVUsed,
 			UnreportedTokens: c.state.UnreportedTokens,
 			LastChosen:       c.state.LastChosen,
-			SameSession:      bound && last == c.id,
+			SameSession:      session == SessionStayed && last == c.id,
 			Cost:             c.cost,
 		})
 	}

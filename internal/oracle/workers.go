@@ -22,6 +22,7 @@ type RankStatus struct {
 	Cost       CostModel     // what work is taken to cost
 	CostError  float64       // usual error of a prediction, as a share of it
 	Learned    uint64        // prefills it was learned from in this life
+	Unmatched  bool          // it holds blocks that no question begins with
 }
 
 // WorkerStatus is one worker with its ranks.
@@ -119,6 +120,7 @@ func (o *Oracle) status(w *fleet.Worker, loads map[fleet.TargetID]load.State, no
 		r.Blocks, r.Decisions = f.confidence(now), f.decisions.Load()
 		l := o.learn.Of(id)
 		r.Cost, r.CostError, r.Learned = f.pricing.Load().cost, l.Error, l.Samples
+		r.Unmatched = f.unmatched.isFound.Load()
 		if at := f.heardAt.Load(); at != 0 {
 			r.BlocksAge = now.Sub(time.Unix(0, at))
 		}
@@ -136,14 +138,15 @@ func (o *Oracle) status(w *fleet.Worker, loads map[fleet.TargetID]load.State, no
 
 // Stats are the oracle's gauges.
 type Stats struct {
-	Workers [3]int              // by fleet.State
-	Targets [numConfidences]int // by BlockConfidence
-	Index   index.Stats         // what targets reported
-	Names   int                 // engine hashes kept for ranks that name blocks by them
-	Guesses int                 // prompts under way that are remembered
-	Load    load.Stats          // bookings and samples
-	Learn   learn.Stats         // prefills that costs were learned from
-	Model   map[string][2]int   // fresh targets and all, by model
+	Workers   [3]int              // by fleet.State
+	Targets   [numConfidences]int // by BlockConfidence
+	Index     index.Stats         // what targets reported
+	Unmatched int                 // targets that hold blocks which no question begins with
+	Names     int                 // engine hashes kept for ranks that name blocks by them
+	Guesses   int                 // prompts under way that are remembered
+	Load      load.Stats          // bookings and samples
+	Learn     learn.Stats         // prefills that costs were learned from
+	Model     map[string][2]int   // fresh targets and all, by model
 }
 
 // Stats looks at everything once; O(workers).
@@ -156,6 +159,9 @@ func (o *Oracle) Stats(now time.Time) Stats {
 			c := Silent
 			if f := o.feed(id); f != nil {
 				c = f.confidence(now)
+				if f.unmatched.isFound.Load() {
+					s.Unmatched++
+				}
 			}
 			s.Targets[c]++
 			m[1]++

@@ -105,6 +105,13 @@ func (r *Runner) printChoice(m *kvoraclev1.RouteResponse) string {
 	if m.GetConfidence().GetLoad() == kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_IMPUTED {
 		out += " load_imputed"
 	}
+	switch m.GetSession() {
+	case kvoraclev1.SessionOutcome_SESSION_OUTCOME_MOVED:
+		out += " session_moved"
+	case kvoraclev1.SessionOutcome_SESSION_OUTCOME_WORKER_GONE:
+		out += " session_worker_gone"
+	case kvoraclev1.SessionOutcome_SESSION_OUTCOME_STAYED, kvoraclev1.SessionOutcome_SESSION_OUTCOME_UNSPECIFIED:
+	}
 	if m.GetRepeatedDecision() {
 		out += " repeated"
 	}

@@ -14,7 +14,7 @@ import (
 type gauges struct {
 	workers, targets, modelTargets                        metric.Int64ObservableGauge
 	ledgers, holderBlocks, distinct, orphans, reclaimable metric.Int64ObservableGauge
-	engineHashes, guesses, bookings, gateways             metric.Int64ObservableGauge
+	unmatched, engineHashes, guesses, bookings, gateways  metric.Int64ObservableGauge
 	learned, unlearned, presumed                          metric.Int64ObservableGauge
 }
 
@@ -28,6 +28,7 @@ func newGauges(b *builder) gauges {
 		distinct:     b.gauge(mDistinctBlocks),
 		orphans:      b.gauge(mOrphans),
 		reclaimable:  b.gauge(mReclaimable),
+		unmatched:    b.gauge(mUnmatched),
 		engineHashes: b.gauge(mEngineHashes),
 		guesses:      b.gauge(mGuesses),
 		bookings:     b.gauge(mBookings),
@@ -41,7 +42,7 @@ func newGauges(b *builder) gauges {
 func (g *gauges) all() []metric.Observable {
 	return []metric.Observable{
 		g.workers, g.targets, g.modelTargets, g.ledgers, g.holderBlocks, g.distinct, g.orphans, g.reclaimable,
-		g.engineHashes, g.guesses, g.bookings, g.gateways, g.learned, g.unlearned, g.presumed,
+		g.unmatched, g.engineHashes, g.guesses, g.bookings, g.gateways, g.learned, g.unlearned, g.presumed,
 	}
 }
 
@@ -74,6 +75,7 @@ func (g *gauges) observe(o metric.Observer, s *oracle.Stats) {
 	o.ObserveInt64(g.distinct, int64(s.Index.DistinctBlocks))
 	o.ObserveInt64(g.orphans, int64(s.Index.Orphans))
 	o.ObserveInt64(g.reclaimable, int64(s.Index.Reclaimable))
+	o.ObserveInt64(g.unmatched, int64(s.Unmatched))
 	o.ObserveInt64(g.engineHashes, int64(s.Names))
 	o.ObserveInt64(g.guesses, int64(s.Guesses))
 	o.ObserveInt64(g.bookings, int64(s.Load.Bookings))

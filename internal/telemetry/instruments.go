@@ -72,6 +72,7 @@ const (
 	mDistinctBlocks = "kvoracle.index.distinct_blocks"
 	mOrphans        = "kvoracle.index.orphans"
 	mReclaimable    = "kvoracle.index.reclaimable"
+	mUnmatched      = "kvoracle.targets.unmatched"
 	mEngineHashes   = "kvoracle.engine_hashes"
 	mGuesses        = "kvoracle.guesses"
 	mBookings       = "kvoracle.bookings"
@@ -140,7 +141,7 @@ func Instruments() []Instrument {
 		{mCachedTokens, Counter, "{token}", "Prompt tokens of finished requests that came from the cache: as matched by the oracle, and as counted by the engine.", []string{kSource}, nil},
 		{mCachedError, Histogram, "{token}", "Distance between matched and counted tokens of a finished request; direction says whether the match was over or under.", []string{kDirection}, tokens},
 		{mReleased, Counter, "{booking}", "Bookings dropped without word from their gateway: its lease ran out, the gateway came back without it, or the worker went.", []string{kCause}, nil},
-		{mWorkerEvents, Counter, "{event}", "Changes in workers' lives: registered, reborn, draining, ready, lost, removed.", []string{kEvent}, nil},
+		{mWorkerEvents, Counter, "{event}", "Changes in workers' lives: registered, reborn, draining, ready, lost, removed; unmatched when a rank holds blocks that no question begins with.", []string{kEvent}, nil},
 
 		{mWorkers, Gauge, "{worker}", "Workers, by state.", []string{kState}, nil},
 		{mTargets, Gauge, "{target}", "Targets (ranks of workers), by how far their block reports can be trusted.", []string{kConfidence}, nil},
@@ -150,6 +151,7 @@ func Instruments() []Instrument {
 		{mDistinctBlocks, Gauge, "{block}", "Different blocks in the index.", nil, nil},
 		{mOrphans, Gauge, "{block}", "Blocks held back until their parent is reported.", nil, nil},
 		{mReclaimable, Gauge, "{block}", "Blocks of targets that are gone, whose memory is not freed yet.", nil, nil},
+		{mUnmatched, Gauge, "{target}", "Targets that hold blocks which no question has begun with for thousands of them: callers send other tokens, models, adapters or salts than engines cache.", nil, nil},
 		{mEngineHashes, Gauge, "{hash}", "Engine hashes kept for ranks that name their blocks by them.", nil, nil},
 		{mGuesses, Gauge, "{prompt}", "Prompts under way whose blocks are expected and not confirmed.", nil, nil},
 		{mBookings, Gauge, "{booking}", "Requests booked and not seen to end.", nil, nil},

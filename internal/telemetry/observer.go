@@ -213,3 +213,8 @@ func (o *observer) Released(n int, why string) {
 func (o *observer) WorkerState(_ *fleet.Worker, event string) {
 	o.count(o.in.workerEvents, o.event, event, 1)
 }
+
+// Unmatched implements oracle.Observer.
+func (o *observer) Unmatched(*fleet.Worker, int, int) {
+	o.count(o.in.workerEvents, o.event, "unmatched", 1)
+}

@@ -49,6 +49,7 @@ func everything(tel *telemetry.Telemetry) {
 	o.FirstToken(0.25, 1)
 	o.Released(3, "lease")
 	o.WorkerState(&fleet.Worker{}, "registered")
+	o.Unmatched(&fleet.Worker{}, 0, 64)
 	tel.Refused("/kvoracle.v1.RouteService/Route", "MODEL_UNKNOWN")
 	tel.Panicked("/kvoracle.v1.RouteService/Route")
 }
@@ -96,6 +97,7 @@ func TestEachReportIsCountedOnce(t *testing.T) {
 		"kvoracle.cached.error{direction=under}":                                                         {36, 1},
 		"kvoracle.cached.error{direction=exact}":                                                         {0, 1},
 		"kvoracle.bookings.released{cause=lease}":                                                        {3, 0},
+		"kvoracle.worker.events{event=unmatched}":                                                        {1, 0},
 		"kvoracle.worker.events{event=registered}":                                                       {1, 0},
 		"kvoracle.panics{rpc=kvoracle.v1.RouteService/Route}":                                            {1, 0},
 		"kvoracle.requests.refused{reason=MODEL_UNKNOWN,rpc=kvoracle.v1.RouteService/Route}":             {1, 0},
@@ -124,7 +126,7 @@ func TestGaugesShowStats(t *testing.T) {
 	clearEnv(t)
 	tel, r := metered(t)
 	s := oracle.Stats{
-		Index: index.Stats{Ledgers: 1, HolderBlocks: 2, DistinctBlocks: 3, Orphans: 4, Reclaimable: 5}, Guesses: 6, Names: 13,
+		Index: index.Stats{Ledgers: 1, HolderBlocks: 2, DistinctBlocks: 3, Orphans: 4, Reclaimable: 5}, Guesses: 6, Names: 13, Unmatched: 24,
 		Load: load.Stats{Bookings: 7, Gateways: 8, Counters: load.Counters{Presumed: 14}}, Model: map[string][2]int{"a": {1, 3}, "b": {0, 2}},
 	}
 	s.Learn.Samples, s.Learn.Refused = 15, 16
@@ -135,7 +137,7 @@ func TestGaugesShowStats(t *testing.T) {
 	}
 	want := map[string]float64{
 		"kvoracle.index.ledgers": 1, "kvoracle.index.blocks": 2, "kvoracle.index.distinct_blocks": 3, "kvoracle.index.orphans": 4,
-		"kvoracle.index.reclaimable": 5, "kvoracle.guesses": 6, "kvoracle.engine_hashes": 13, "kvoracle.bookings": 7, "kvoracle.gateways": 8,
+		"kvoracle.index.reclaimable": 5, "kvoracle.guesses": 6, "kvoracle.engine_hashes": 13, "kvoracle.targets.unmatched": 24, "kvoracle.bookings": 7, "kvoracle.gateways": 8,
 		"kvoracle.learn.prefills": 15, "kvoracle.learn.refused": 16, "kvoracle.prefills.presumed": 14,
 		"kvoracle.workers{state=ready}": 9, "kvoracle.workers{state=draining}": 0, "kvoracle.workers{state=lost}": 10,
 		"kvoracle.targets{confidence=fresh}": 11, "kvoracle.targets{confidence=stale}": 12,

@@ -40,7 +40,7 @@ func AppendAnswer(b []byte, a *oracle.Answer) []byte {
 	if a.Repeated {
 		b = appendUint(b, 13, 1)
 	}
-	return b
+	return appendUint(b, 14, uint64(sessionOutcome(a.Session)))
 }
 
 // AppendStreamAnswer appends a RouteStreamResponse with that answer.

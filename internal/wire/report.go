@@ -164,6 +164,7 @@ func EncodeWorker(w *oracle.WorkerStatus) *kvoraclev1.Worker {
 				Samples:                       r.Learned,
 				Error:                         r.CostError,
 			},
+			Unmatched: r.Unmatched,
 		})
 	}
 	return m

@@ -219,6 +219,7 @@ func EncodeAnswer(a *oracle.Answer, explain bool) *kvoraclev1.RouteResponse {
 		Reason:               choiceReason(a.Reason),
 		LeaseSeconds:         a.Lease.Seconds(),
 		RepeatedDecision:     a.Repeated,
+		Session:              sessionOutcome(a.Session),
 	}
 	for i := range a.Alternatives {
 		alt := &a.Alternatives[i]
@@ -324,6 +325,21 @@ func choiceReason(r oracle.ChoiceReason) kvoraclev1.ChoiceReason {
 		return kvoraclev1.ChoiceReason_CHOICE_REASON_POLICY_ORDER
 	default:
 		return kvoraclev1.ChoiceReason_CHOICE_REASON_UNSPECIFIED
+	}
+}
+
+func sessionOutcome(s oracle.SessionOutcome) kvoraclev1.SessionOutcome {
+	switch s {
+	case oracle.SessionStayed:
+		return kvoraclev1.SessionOutcome_SESSION_OUTCOME_STAYED
+	case oracle.SessionMoved:
+		return kvoraclev1.SessionOutcome_SESSION_OUTCOME_MOVED
+	case oracle.SessionWorkerGone:
+		return kvoraclev1.SessionOutcome_SESSION_OUTCOME_WORKER_GONE
+	case oracle.SessionNone:
+		return kvoraclev1.SessionOutcome_SESSION_OUTCOME_UNSPECIFIED
+	default:
+		return kvoraclev1.SessionOutcome_SESSION_OUTCOME_UNSPECIFIED
 	}
 }
 

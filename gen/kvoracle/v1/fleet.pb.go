@@ -212,7 +212,11 @@ type RankStatus struct {
 	// Decisions that chose this rank since it registered.
 	Decisions uint64 `protobuf:"varint,13,opt,name=decisions,proto3" json:"decisions,omitempty"`
 	// What work is taken to cost there.
-	Costs         *Costs `protobuf:"bytes,14,opt,name=costs,proto3" json:"costs,omitempty"`
+	Costs *Costs `protobuf:"bytes,14,opt,name=costs,proto3" json:"costs,omitempty"`
+	// It holds blocks (64 at least), and none of the last 4,096 questions or more that could have gone there began with any
+	// of them. Look at how callers make their tokens (chat template, the token at the start), and at model, adapter and salt:
+	// what they send is not what the engine caches.
+	Unmatched     bool `protobuf:"varint,15,opt,name=unmatched,proto3" json:"unmatched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -343,6 +347,13 @@ func (x *RankStatus) GetCosts() *Costs {
 		return x.Costs
 	}
 	return nil
+}
+
+func (x *RankStatus) GetUnmatched() bool {
+	if x != nil {
+		return x.Unmatched
+	}
+	return false
 }
 
 // Worker is one worker as the oracle sees it.
@@ -1678,7 +1689,7 @@ const file_kvoracle_v1_fleet_proto_rawDesc = "" +
 	"\x17iteration_least_seconds\x18\x04 \x01(\x01R\x15iterationLeastSeconds\x12<\n" +
 	"\x1bdecode_seconds_per_kv_token\x18\x05 \x01(\x01R\x17decodeSecondsPerKvToken\x12\x18\n" +
 	"\asamples\x18\x06 \x01(\x04R\asamples\x12\x14\n" +
-	"\x05error\x18\a \x01(\x01R\x05error\"\xb3\x04\n" +
+	"\x05error\x18\a \x01(\x01R\x05error\"\xd1\x04\n" +
 	"\n" +
 	"RankStatus\x12\x17\n" +
 	"\adp_rank\x18\x01 \x01(\rR\x06dpRank\x127\n" +
@@ -1699,7 +1710,8 @@ const file_kvoracle_v1_fleet_proto_rawDesc = "" +
 	"\x12blocks_age_seconds\x18\v \x01(\x01R\x10blocksAgeSeconds\x12(\n" +
 	"\x10load_age_seconds\x18\f \x01(\x01R\x0eloadAgeSeconds\x12\x1c\n" +
 	"\tdecisions\x18\r \x01(\x04R\tdecisions\x12(\n" +
-	"\x05costs\x18\x0e \x01(\v2\x12.kvoracle.v1.CostsR\x05costs\"\xf7\x01\n" +
+	"\x05costs\x18\x0e \x01(\v2\x12.kvoracle.v1.CostsR\x05costs\x12\x1c\n" +
+	"\tunmatched\x18\x0f \x01(\bR\tunmatched\"\xf7\x01\n" +
 	"\x06Worker\x12+\n" +
 	"\x04spec\x18\x01 \x01(\v2\x17.kvoracle.v1.WorkerSpecR\x04spec\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.kvoracle.v1.WorkerStateR\x05state\x12 \n" +

@@ -81,6 +81,63 @@ func (Phase) EnumDescriptor() ([]byte, []int) {
 	return file_kvoracle_v1_route_proto_rawDescGZIP(), []int{0}
 }
 
+// SessionOutcome is what a decision did to a session.
+type SessionOutcome int32
+
+const (
+	// The request named no session, or one of which no former place is known.
+	SessionOutcome_SESSION_OUTCOME_UNSPECIFIED SessionOutcome = 0
+	// The target is the session's last one.
+	SessionOutcome_SESSION_OUTCOME_STAYED SessionOutcome = 1
+	// The session's last target is still there, and another was chosen.
+	SessionOutcome_SESSION_OUTCOME_MOVED SessionOutcome = 2
+	// The worker that the session was bound to is gone or has begun a new life. The session is bound to the target now.
+	SessionOutcome_SESSION_OUTCOME_WORKER_GONE SessionOutcome = 3
+)
+
+// Enum value maps for SessionOutcome.
+var (
+	SessionOutcome_name = map[int32]string{
+		0: "SESSION_OUTCOME_UNSPECIFIED",
+		1: "SESSION_OUTCOME_STAYED",
+		2: "SESSION_OUTCOME_MOVED",
+		3: "SESSION_OUTCOME_WORKER_GONE",
+	}
+	SessionOutcome_value = map[string]int32{
+		"SESSION_OUTCOME_UNSPECIFIED": 0,
+		"SESSION_OUTCOME_STAYED":      1,
+		"SESSION_OUTCOME_MOVED":       2,
+		"SESSION_OUTCOME_WORKER_GONE": 3,
+	}
+)
+
+func (x SessionOutcome) Enum() *SessionOutcome {
+	p := new(SessionOutcome)
+	*p = x
+	return p
+}
+
+func (x SessionOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SessionOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_kvoracle_v1_route_proto_enumTypes[1].Descriptor()
+}
+
+func (SessionOutcome) Type() protoreflect.EnumType {
+	return &file_kvoracle_v1_route_proto_enumTypes[1]
+}
+
+func (x SessionOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SessionOutcome.Descriptor instead.
+func (SessionOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_kvoracle_v1_route_proto_rawDescGZIP(), []int{1}
+}
+
 // ChoiceReason says what decided.
 type ChoiceReason int32
 
@@ -138,11 +195,11 @@ func (x ChoiceReason) String() string {
 }
 
 func (ChoiceReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_kvoracle_v1_route_proto_enumTypes[1].Descriptor()
+	return file_kvoracle_v1_route_proto_enumTypes[2].Descriptor()
 }
 
 func (ChoiceReason) Type() protoreflect.EnumType {
-	return &file_kvoracle_v1_route_proto_enumTypes[1]
+	return &file_kvoracle_v1_route_proto_enumTypes[2]
 }
 
 func (x ChoiceReason) Number() protoreflect.EnumNumber {
@@ -151,7 +208,7 @@ func (x ChoiceReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ChoiceReason.Descriptor instead.
 func (ChoiceReason) EnumDescriptor() ([]byte, []int) {
-	return file_kvoracle_v1_route_proto_rawDescGZIP(), []int{1}
+	return file_kvoracle_v1_route_proto_rawDescGZIP(), []int{2}
 }
 
 // ExclusionReason says why a target could not be chosen.
@@ -215,11 +272,11 @@ func (x ExclusionReason) String() string {
 }
 
 func (ExclusionReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_kvoracle_v1_route_proto_enumTypes[2].Descriptor()
+	return file_kvoracle_v1_route_proto_enumTypes[3].Descriptor()
 }
 
 func (ExclusionReason) Type() protoreflect.EnumType {
-	return &file_kvoracle_v1_route_proto_enumTypes[2]
+	return &file_kvoracle_v1_route_proto_enumTypes[3]
 }
 
 func (x ExclusionReason) Number() protoreflect.EnumNumber {
@@ -228,7 +285,7 @@ func (x ExclusionReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ExclusionReason.Descriptor instead.
 func (ExclusionReason) EnumDescriptor() ([]byte, []int) {
-	return file_kvoracle_v1_route_proto_rawDescGZIP(), []int{2}
+	return file_kvoracle_v1_route_proto_rawDescGZIP(), []int{3}
 }
 
 // TokenPrompt is a prompt as token ids.
@@ -717,8 +774,10 @@ type RouteResponse struct {
 	LeaseSeconds float64 `protobuf:"fixed64,12,opt,name=lease_seconds,json=leaseSeconds,proto3" json:"lease_seconds,omitempty"`
 	// True when request_id named a living booking and this is its decision again.
 	RepeatedDecision bool `protobuf:"varint,13,opt,name=repeated_decision,json=repeatedDecision,proto3" json:"repeated_decision,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What became of the session's place.
+	Session       SessionOutcome `protobuf:"varint,14,opt,name=session,proto3,enum=kvoracle.v1.SessionOutcome" json:"session,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RouteResponse) Reset() {
@@ -840,6 +899,13 @@ func (x *RouteResponse) GetRepeatedDecision() bool {
 		return x.RepeatedDecision
 	}
 	return false
+}
+
+func (x *RouteResponse) GetSession() SessionOutcome {
+	if x != nil {
+		return x.Session
+	}
+	return SessionOutcome_SESSION_OUTCOME_UNSPECIFIED
 }
 
 // Alternative is a runner-up.
@@ -1403,7 +1469,7 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\x14PreferredLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
-	"\x06prompt\"\x80\x05\n" +
+	"\x06prompt\"\xb7\x05\n" +
 	"\rRouteResponse\x12\x1f\n" +
 	"\vdecision_id\x18\x01 \x01(\tR\n" +
 	"decisionId\x12+\n" +
@@ -1423,7 +1489,8 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"candidates\x18\v \x03(\v2!.kvoracle.v1.CandidateExplanationR\n" +
 	"candidates\x12#\n" +
 	"\rlease_seconds\x18\f \x01(\x01R\fleaseSeconds\x12+\n" +
-	"\x11repeated_decision\x18\r \x01(\bR\x10repeatedDecision\"\xa5\x01\n" +
+	"\x11repeated_decision\x18\r \x01(\bR\x10repeatedDecision\x125\n" +
+	"\asession\x18\x0e \x01(\x0e2\x1b.kvoracle.v1.SessionOutcomeR\asession\"\xa5\x01\n" +
 	"\vAlternative\x12+\n" +
 	"\x06target\x18\x01 \x01(\v2\x13.kvoracle.v1.TargetR\x06target\x123\n" +
 	"\amatched\x18\x02 \x01(\v2\x19.kvoracle.v1.TokensByTierR\amatched\x124\n" +
@@ -1467,7 +1534,12 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\rPHASE_PREFILL\x10\x01\x12\x10\n" +
 	"\fPHASE_DECODE\x10\x02\x12\x0e\n" +
 	"\n" +
-	"PHASE_BOTH\x10\x03*\x9c\x02\n" +
+	"PHASE_BOTH\x10\x03*\x89\x01\n" +
+	"\x0eSessionOutcome\x12\x1f\n" +
+	"\x1bSESSION_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16SESSION_OUTCOME_STAYED\x10\x01\x12\x19\n" +
+	"\x15SESSION_OUTCOME_MOVED\x10\x02\x12\x1f\n" +
+	"\x1bSESSION_OUTCOME_WORKER_GONE\x10\x03*\x9c\x02\n" +
 	"\fChoiceReason\x12\x1d\n" +
 	"\x19CHOICE_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cCHOICE_REASON_ONLY_CANDIDATE\x10\x01\x12\x1c\n" +
@@ -1510,85 +1582,87 @@ func file_kvoracle_v1_route_proto_rawDescGZIP() []byte {
 	return file_kvoracle_v1_route_proto_rawDescData
 }
 
-var file_kvoracle_v1_route_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_kvoracle_v1_route_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_kvoracle_v1_route_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_kvoracle_v1_route_proto_goTypes = []any{
 	(Phase)(0),                     // 0: kvoracle.v1.Phase
-	(ChoiceReason)(0),              // 1: kvoracle.v1.ChoiceReason
-	(ExclusionReason)(0),           // 2: kvoracle.v1.ExclusionReason
-	(*TokenPrompt)(nil),            // 3: kvoracle.v1.TokenPrompt
-	(*BlockHashPrompt)(nil),        // 4: kvoracle.v1.BlockHashPrompt
-	(*MultimodalItem)(nil),         // 5: kvoracle.v1.MultimodalItem
-	(*RouteRequest)(nil),           // 6: kvoracle.v1.RouteRequest
-	(*RouteResponse)(nil),          // 7: kvoracle.v1.RouteResponse
-	(*Alternative)(nil),            // 8: kvoracle.v1.Alternative
-	(*CandidateExplanation)(nil),   // 9: kvoracle.v1.CandidateExplanation
-	(*CostTerm)(nil),               // 10: kvoracle.v1.CostTerm
-	(*RouteStreamRequest)(nil),     // 11: kvoracle.v1.RouteStreamRequest
-	(*ErrorStatus)(nil),            // 12: kvoracle.v1.ErrorStatus
-	(*RouteStreamResponse)(nil),    // 13: kvoracle.v1.RouteStreamResponse
-	nil,                            // 14: kvoracle.v1.RouteRequest.RequiredLabelsEntry
-	nil,                            // 15: kvoracle.v1.RouteRequest.PreferredLabelsEntry
-	(*LoraAdapter)(nil),            // 16: kvoracle.v1.LoraAdapter
-	(*Target)(nil),                 // 17: kvoracle.v1.Target
-	(*TokensByTier)(nil),           // 18: kvoracle.v1.TokensByTier
-	(*Confidence)(nil),             // 19: kvoracle.v1.Confidence
-	(*anypb.Any)(nil),              // 20: google.protobuf.Any
-	(*GoAway)(nil),                 // 21: kvoracle.v1.GoAway
-	(*ReportBlocksRequest)(nil),    // 22: kvoracle.v1.ReportBlocksRequest
-	(*ReportLoadRequest)(nil),      // 23: kvoracle.v1.ReportLoadRequest
-	(*ReportProgressRequest)(nil),  // 24: kvoracle.v1.ReportProgressRequest
-	(*RecordProgressRequest)(nil),  // 25: kvoracle.v1.RecordProgressRequest
-	(*ReportBlocksResponse)(nil),   // 26: kvoracle.v1.ReportBlocksResponse
-	(*ReportLoadResponse)(nil),     // 27: kvoracle.v1.ReportLoadResponse
-	(*ReportProgressResponse)(nil), // 28: kvoracle.v1.ReportProgressResponse
-	(*RecordProgressResponse)(nil), // 29: kvoracle.v1.RecordProgressResponse
+	(SessionOutcome)(0),            // 1: kvoracle.v1.SessionOutcome
+	(ChoiceReason)(0),              // 2: kvoracle.v1.ChoiceReason
+	(ExclusionReason)(0),           // 3: kvoracle.v1.ExclusionReason
+	(*TokenPrompt)(nil),            // 4: kvoracle.v1.TokenPrompt
+	(*BlockHashPrompt)(nil),        // 5: kvoracle.v1.BlockHashPrompt
+	(*MultimodalItem)(nil),         // 6: kvoracle.v1.MultimodalItem
+	(*RouteRequest)(nil),           // 7: kvoracle.v1.RouteRequest
+	(*RouteResponse)(nil),          // 8: kvoracle.v1.RouteResponse
+	(*Alternative)(nil),            // 9: kvoracle.v1.Alternative
+	(*CandidateExplanation)(nil),   // 10: kvoracle.v1.CandidateExplanation
+	(*CostTerm)(nil),               // 11: kvoracle.v1.CostTerm
+	(*RouteStreamRequest)(nil),     // 12: kvoracle.v1.RouteStreamRequest
+	(*ErrorStatus)(nil),            // 13: kvoracle.v1.ErrorStatus
+	(*RouteStreamResponse)(nil),    // 14: kvoracle.v1.RouteStreamResponse
+	nil,                            // 15: kvoracle.v1.RouteRequest.RequiredLabelsEntry
+	nil,                            // 16: kvoracle.v1.RouteRequest.PreferredLabelsEntry
+	(*LoraAdapter)(nil),            // 17: kvoracle.v1.LoraAdapter
+	(*Target)(nil),                 // 18: kvoracle.v1.Target
+	(*TokensByTier)(nil),           // 19: kvoracle.v1.TokensByTier
+	(*Confidence)(nil),             // 20: kvoracle.v1.Confidence
+	(*anypb.Any)(nil),              // 21: google.protobuf.Any
+	(*GoAway)(nil),                 // 22: kvoracle.v1.GoAway
+	(*ReportBlocksRequest)(nil),    // 23: kvoracle.v1.ReportBlocksRequest
+	(*ReportLoadRequest)(nil),      // 24: kvoracle.v1.ReportLoadRequest
+	(*ReportProgressRequest)(nil),  // 25: kvoracle.v1.ReportProgressRequest
+	(*RecordProgressRequest)(nil),  // 26: kvoracle.v1.RecordProgressRequest
+	(*ReportBlocksResponse)(nil),   // 27: kvoracle.v1.ReportBlocksResponse
+	(*ReportLoadResponse)(nil),     // 28: kvoracle.v1.ReportLoadResponse
+	(*ReportProgressResponse)(nil), // 29: kvoracle.v1.ReportProgressResponse
+	(*RecordProgressResponse)(nil), // 30: kvoracle.v1.RecordProgressResponse
 }
 var file_kvoracle_v1_route_proto_depIdxs = []int32{
-	3,  // 0: kvoracle.v1.RouteRequest.tokens:type_name -> kvoracle.v1.TokenPrompt
-	4,  // 1: kvoracle.v1.RouteRequest.block_hashes:type_name -> kvoracle.v1.BlockHashPrompt
-	16, // 2: kvoracle.v1.RouteRequest.lora:type_name -> kvoracle.v1.LoraAdapter
-	5,  // 3: kvoracle.v1.RouteRequest.multimodal:type_name -> kvoracle.v1.MultimodalItem
+	4,  // 0: kvoracle.v1.RouteRequest.tokens:type_name -> kvoracle.v1.TokenPrompt
+	5,  // 1: kvoracle.v1.RouteRequest.block_hashes:type_name -> kvoracle.v1.BlockHashPrompt
+	17, // 2: kvoracle.v1.RouteRequest.lora:type_name -> kvoracle.v1.LoraAdapter
+	6,  // 3: kvoracle.v1.RouteRequest.multimodal:type_name -> kvoracle.v1.MultimodalItem
 	0,  // 4: kvoracle.v1.RouteRequest.phase:type_name -> kvoracle.v1.Phase
-	14, // 5: kvoracle.v1.RouteRequest.required_labels:type_name -> kvoracle.v1.RouteRequest.RequiredLabelsEntry
-	15, // 6: kvoracle.v1.RouteRequest.preferred_labels:type_name -> kvoracle.v1.RouteRequest.PreferredLabelsEntry
-	17, // 7: kvoracle.v1.RouteResponse.target:type_name -> kvoracle.v1.Target
-	17, // 8: kvoracle.v1.RouteResponse.prefill_target:type_name -> kvoracle.v1.Target
-	18, // 9: kvoracle.v1.RouteResponse.matched:type_name -> kvoracle.v1.TokensByTier
-	8,  // 10: kvoracle.v1.RouteResponse.alternatives:type_name -> kvoracle.v1.Alternative
-	19, // 11: kvoracle.v1.RouteResponse.confidence:type_name -> kvoracle.v1.Confidence
-	1,  // 12: kvoracle.v1.RouteResponse.reason:type_name -> kvoracle.v1.ChoiceReason
-	9,  // 13: kvoracle.v1.RouteResponse.candidates:type_name -> kvoracle.v1.CandidateExplanation
-	17, // 14: kvoracle.v1.Alternative.target:type_name -> kvoracle.v1.Target
-	18, // 15: kvoracle.v1.Alternative.matched:type_name -> kvoracle.v1.TokensByTier
-	17, // 16: kvoracle.v1.CandidateExplanation.target:type_name -> kvoracle.v1.Target
-	2,  // 17: kvoracle.v1.CandidateExplanation.excluded:type_name -> kvoracle.v1.ExclusionReason
-	18, // 18: kvoracle.v1.CandidateExplanation.matched:type_name -> kvoracle.v1.TokensByTier
-	18, // 19: kvoracle.v1.CandidateExplanation.reusable:type_name -> kvoracle.v1.TokensByTier
-	10, // 20: kvoracle.v1.CandidateExplanation.terms:type_name -> kvoracle.v1.CostTerm
-	19, // 21: kvoracle.v1.CandidateExplanation.confidence:type_name -> kvoracle.v1.Confidence
-	6,  // 22: kvoracle.v1.RouteStreamRequest.request:type_name -> kvoracle.v1.RouteRequest
-	20, // 23: kvoracle.v1.ErrorStatus.details:type_name -> google.protobuf.Any
-	7,  // 24: kvoracle.v1.RouteStreamResponse.response:type_name -> kvoracle.v1.RouteResponse
-	12, // 25: kvoracle.v1.RouteStreamResponse.status:type_name -> kvoracle.v1.ErrorStatus
-	21, // 26: kvoracle.v1.RouteStreamResponse.go_away:type_name -> kvoracle.v1.GoAway
-	6,  // 27: kvoracle.v1.RouteService.Route:input_type -> kvoracle.v1.RouteRequest
-	11, // 28: kvoracle.v1.RouteService.RouteStream:input_type -> kvoracle.v1.RouteStreamRequest
-	22, // 29: kvoracle.v1.RouteService.ReportBlocks:input_type -> kvoracle.v1.ReportBlocksRequest
-	23, // 30: kvoracle.v1.RouteService.ReportLoad:input_type -> kvoracle.v1.ReportLoadRequest
-	24, // 31: kvoracle.v1.RouteService.ReportProgress:input_type -> kvoracle.v1.ReportProgressRequest
-	25, // 32: kvoracle.v1.RouteService.RecordProgress:input_type -> kvoracle.v1.RecordProgressRequest
-	7,  // 33: kvoracle.v1.RouteService.Route:output_type -> kvoracle.v1.RouteResponse
-	13, // 34: kvoracle.v1.RouteService.RouteStream:output_type -> kvoracle.v1.RouteStreamResponse
-	26, // 35: kvoracle.v1.RouteService.ReportBlocks:output_type -> kvoracle.v1.ReportBlocksResponse
-	27, // 36: kvoracle.v1.RouteService.ReportLoad:output_type -> kvoracle.v1.ReportLoadResponse
-	28, // 37: kvoracle.v1.RouteService.ReportProgress:output_type -> kvoracle.v1.ReportProgressResponse
-	29, // 38: kvoracle.v1.RouteService.RecordProgress:output_type -> kvoracle.v1.RecordProgressResponse
-	33, // [33:39] is the sub-list for method output_type
-	27, // [27:33] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	15, // 5: kvoracle.v1.RouteRequest.required_labels:type_name -> kvoracle.v1.RouteRequest.RequiredLabelsEntry
+	16, // 6: kvoracle.v1.RouteRequest.preferred_labels:type_name -> kvoracle.v1.RouteRequest.PreferredLabelsEntry
+	18, // 7: kvoracle.v1.RouteResponse.target:type_name -> kvoracle.v1.Target
+	18, // 8: kvoracle.v1.RouteResponse.prefill_target:type_name -> kvoracle.v1.Target
+	19, // 9: kvoracle.v1.RouteResponse.matched:type_name -> kvoracle.v1.TokensByTier
+	9,  // 10: kvoracle.v1.RouteResponse.alternatives:type_name -> kvoracle.v1.Alternative
+	20, // 11: kvoracle.v1.RouteResponse.confidence:type_name -> kvoracle.v1.Confidence
+	2,  // 12: kvoracle.v1.RouteResponse.reason:type_name -> kvoracle.v1.ChoiceReason
+	10, // 13: kvoracle.v1.RouteResponse.candidates:type_name -> kvoracle.v1.CandidateExplanation
+	1,  // 14: kvoracle.v1.RouteResponse.session:type_name -> kvoracle.v1.SessionOutcome
+	18, // 15: kvoracle.v1.Alternative.target:type_name -> kvoracle.v1.Target
+	19, // 16: kvoracle.v1.Alternative.matched:type_name -> kvoracle.v1.TokensByTier
+	18, // 17: kvoracle.v1.CandidateExplanation.target:type_name -> kvoracle.v1.Target
+	3,  // 18: kvoracle.v1.CandidateExplanation.excluded:type_name -> kvoracle.v1.ExclusionReason
+	19, // 19: kvoracle.v1.CandidateExplanation.matched:type_name -> kvoracle.v1.TokensByTier
+	19, // 20: kvoracle.v1.CandidateExplanation.reusable:type_name -> kvoracle.v1.TokensByTier
+	11, // 21: kvoracle.v1.CandidateExplanation.terms:type_name -> kvoracle.v1.CostTerm
+	20, // 22: kvoracle.v1.CandidateExplanation.confidence:type_name -> kvoracle.v1.Confidence
+	7,  // 23: kvoracle.v1.RouteStreamRequest.request:type_name -> kvoracle.v1.RouteRequest
+	21, // 24: kvoracle.v1.ErrorStatus.details:type_name -> google.protobuf.Any
+	8,  // 25: kvoracle.v1.RouteStreamResponse.response:type_name -> kvoracle.v1.RouteResponse
+	13, // 26: kvoracle.v1.RouteStreamResponse.status:type_name -> kvoracle.v1.ErrorStatus
+	22, // 27: kvoracle.v1.RouteStreamResponse.go_away:type_name -> kvoracle.v1.GoAway
+	7,  // 28: kvoracle.v1.RouteService.Route:input_type -> kvoracle.v1.RouteRequest
+	12, // 29: kvoracle.v1.RouteService.RouteStream:input_type -> kvoracle.v1.RouteStreamRequest
+	23, // 30: kvoracle.v1.RouteService.ReportBlocks:input_type -> kvoracle.v1.ReportBlocksRequest
+	24, // 31: kvoracle.v1.RouteService.ReportLoad:input_type -> kvoracle.v1.ReportLoadRequest
+	25, // 32: kvoracle.v1.RouteService.ReportProgress:input_type -> kvoracle.v1.ReportProgressRequest
+	26, // 33: kvoracle.v1.RouteService.RecordProgress:input_type -> kvoracle.v1.RecordProgressRequest
+	8,  // 34: kvoracle.v1.RouteService.Route:output_type -> kvoracle.v1.RouteResponse
+	14, // 35: kvoracle.v1.RouteService.RouteStream:output_type -> kvoracle.v1.RouteStreamResponse
+	27, // 36: kvoracle.v1.RouteService.ReportBlocks:output_type -> kvoracle.v1.ReportBlocksResponse
+	28, // 37: kvoracle.v1.RouteService.ReportLoad:output_type -> kvoracle.v1.ReportLoadResponse
+	29, // 38: kvoracle.v1.RouteService.ReportProgress:output_type -> kvoracle.v1.ReportProgressResponse
+	30, // 39: kvoracle.v1.RouteService.RecordProgress:output_type -> kvoracle.v1.RecordProgressResponse
+	34, // [34:40] is the sub-list for method output_type
+	28, // [28:34] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_kvoracle_v1_route_proto_init() }
@@ -1615,7 +1689,7 @@ func file_kvoracle_v1_route_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvoracle_v1_route_proto_rawDesc), len(file_kvoracle_v1_route_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
