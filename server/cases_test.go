@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 
 	"github.com/kvoracle/kvoracle/client/clienttest"
 	"github.com/kvoracle/kvoracle/internal/script"
+	"github.com/kvoracle/kvoracle/server"
 )
 
 var update = flag.Bool("update", false, "rewrite the answers in testdata/cases")
@@ -42,7 +45,7 @@ func runCase(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := script.New(clienttest.Start(t).Conn())
+	r := script.New(clienttest.Start(t, clienttest.WithConfig(configOf(t, text))).Conn())
 	defer r.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -62,6 +65,22 @@ func runCase(t *testing.T, file string) {
 		}
 		if err := os.WriteFile(file, out.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// configOf reads how the server of a transcript is to be configured: a comment "# config max_blocks=3".
+func configOf(t *testing.T, text []byte) func(*server.Config) {
+	t.Helper()
+	return func(c *server.Config) {
+		for line := range strings.Lines(string(text)) {
+			rest, ok := strings.CutPrefix(strings.TrimSpace(line), "# config ")
+			if !ok {
+				continue
+			}
+			if _, err := fmt.Sscanf(rest, "max_blocks=%d", &c.MaxBlocks); err != nil {
+				t.Errorf("%q: %v", line, err)
+			}
 		}
 	}
 }

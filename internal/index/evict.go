@@ -40,6 +40,12 @@ func (ix *Index) SetClock(now uint32) { ix.clock.Store(now) }
 // IsTight reports whether so much is stored that recency may come to matter.
 func (ix *Index) IsTight() bool { return ix.budget.used.Load() > ix.budget.max/2 }
 
+// Limit is Config.MaxBlocks.
+func (ix *Index) Limit() int { return int(ix.budget.max) }
+
+// Free is how many entries fit beyond those there are.
+func (ix *Index) Free() int { return int(ix.budget.max - ix.budget.used.Load()) }
+
 // Evicted counts the blocks given up because the index was full, ever: those that were driven out and those that were not
 // stored.
 func (ix *Index) Evicted() uint64 { return ix.evicted.Load() }
@@ -63,7 +69,7 @@ func (l *Ledger) Touch(id block.ID) {
 // true all the same.
 func (l *Ledger) IsPartial() bool { return l.isPartial.Load() }
 
-// Missing is about how many blocks a partial ledger lacks.
+// Missing is how many blocks a partial ledger lacks, or more than that; see Told.
 func (l *Ledger) Missing() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,8 +84,8 @@ func (l *Ledger) Missing() int {
 func (l *Ledger) Evicted() uint64 { return l.evictions.Load() }
 
 // Told is the digest of a tier with what a partial ledger lacks: what the reporter's own digest should be. While a ledger
-// is partial it may be wrong although nothing was lost on the way: who tells a block again that was given up, or removes
-// one that was never there, cannot be told from who does not. Of what it lacks it knows one copy of each.
+// is partial it may be wrong although nothing was lost on the way, and its count too high: who tells a block again that was
+// given up, or removes one that was never there, cannot be told from who does not. Of what it lacks it knows one copy of each.
 func (l *Ledger) Told(tier fleet.Tier) Digest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,9 +105,10 @@ func (l *Ledger) lose(id block.ID, tier fleet.Tier) {
 	l.isPartial.Store(true)
 }
 
-// regain notes that a block which is not held was removed: it may be one that was lost.
+// regain notes that a block which is not held was removed: it may be one that was lost. Of a counted one there may be
+// more copies.
 func (l *Ledger) regain(id block.ID, tier fleet.Tier) {
-	if l.isPartial.Load() && l.lost[tier].Count > 0 {
+	if !l.isCounted && l.lost[tier].Count > 0 {
 		l.lost[tier].remove(id, 1)
 		l.heal()
 	}
@@ -120,11 +127,11 @@ func (l *Ledger) Restore(chain []block.ID) int {
 	n := 0
 	for i := 0; i < len(chain); {
 		from := i
-		if l.has(chain[i]) {
+		if l.Has(chain[i]) {
 			i++
 			continue
 		}
-		for i < len(chain) && !l.has(chain[i]) {
+		for i < len(chain) && !l.Has(chain[i]) {
 			i++
 		}
 		p := Parent{IsRoot: true}
@@ -140,8 +147,8 @@ func (l *Ledger) Restore(chain []block.ID) int {
 	return n
 }
 
-// has reports whether any tier holds a block.
-func (l *Ledger) has(id block.ID) bool {
+// Has reports whether any tier holds a block.
+func (l *Ledger) Has(id block.ID) bool {
 	q := l.ix.enter()
 	defer l.ix.leave(q)
 	l.mu.Lock()

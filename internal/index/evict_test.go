@@ -102,6 +102,21 @@ func TestUseOfABranchIsUseOfItsWay(t *testing.T) {
 	}
 }
 
+// What a chain is extended by is as recent as the store, and so is what it follows.
+func TestExtendingIsUse(t *testing.T) {
+	ix := New(Config{MaxBlocks: 40})
+	chain := private(0, 20)
+	l := publish(ix, 1, chain, 10)
+	ix.SetClock(1)
+	l.Store(Parent{IsRoot: true}, private(1, 20), fleet.Device)
+	ix.SetClock(2)
+	l.Store(Parent{ID: chain[9]}, chain[10:], fleet.Device)
+	l.Store(Parent{IsRoot: true}, private(2, 10), fleet.Device)
+	if got := ix.Match(chain, nil); len(got) != 1 || got[0].Total() != 20 {
+		t.Errorf("the chain extended last: %v", got)
+	}
+}
+
 // Whoever has most gives: one who tells without end takes nothing from others beyond an equal share.
 func TestFloodCostsOnlyTheFlooder(t *testing.T) {
 	const limit, workers, own = 10_000, 8, 800

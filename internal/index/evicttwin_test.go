@@ -163,7 +163,7 @@ func (w *twin) restore(l *twinLedger, chain []block.ID) int {
 		r := w.store(l, parentIn(chain, from), chain[from:i], fleet.Device)
 		n += r.Stored
 		for _, id := range chain[from:][:r.Stored] {
-			if l.lost[fleet.Device].Count > 0 {
+			if !l.isCounted && l.lost[fleet.Device].Count > 0 {
 				l.lost[fleet.Device].remove(id, 1)
 			}
 		}
@@ -172,4 +172,27 @@ func (w *twin) restore(l *twinLedger, chain []block.ID) int {
 		}
 	}
 	return n
+}
+
+// prune removes a block and then, as long as there are any, those whose parent was removed.
+func (l *twinLedger) prune(id block.ID) int {
+	gone := map[block.ID]bool{}
+	if _, ok := l.parent[id]; ok {
+		gone[id] = true
+	}
+	for n := -1; n != len(gone); {
+		n = len(gone)
+		for k, p := range l.parent {
+			if !p.IsRoot && gone[p.ID] {
+				gone[k] = true
+			}
+		}
+	}
+	for k := range gone {
+		for t := range l.copies {
+			delete(l.copies[t], k)
+		}
+	}
+	l.tidy()
+	return len(gone)
 }

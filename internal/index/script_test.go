@@ -132,6 +132,8 @@ func (s *script) step() {
 			s.storeAny(p)
 		case n < 54:
 			s.restore(p)
+		case n < 55:
+			s.prune(p)
 		case n < 97:
 			s.remove(p)
 		case n < 99:
@@ -275,6 +277,17 @@ func (s *script) restore(p pair) {
 		s.failf("Restore = %d, want %d", got, want)
 	}
 	s.counts["restored"] += got
+}
+
+func (s *script) prune(p pair) {
+	if len(p.real.strays) > 0 {
+		return // Prune does not promise to find them
+	}
+	id := s.id(s.choose.below(scriptNodes))
+	s.note("target %d: prune %v", p.twin.target, id)
+	if got, want := p.real.Prune(id), p.twin.prune(id); got != want {
+		s.failf("Prune = %d, want %d", got, want)
+	}
 }
 
 func (s *script) remove(p pair) {

@@ -360,6 +360,7 @@ func (l *Ledger) apply(pl *plan, up place, p Parent, ids []block.ID, tier fleet.
 			r.Refused = Capacity
 			break
 		}
+		l.parts[at.part].stamp = l.ix.clock.Load()
 		if !isOrphan && tier == fleet.Device && pl.fresh == len(ids) && !pl.hasGhosts && l.putPlain(at, ids[n:n+got], up) {
 			n += got
 			at.index += got - 1

@@ -231,7 +231,7 @@ func (l *twinLedger) remove(ids []block.ID, tier fleet.Tier) (removed, unknown i
 		switch n {
 		case 0:
 			unknown++
-			if l.lost[tier].Count > 0 {
+			if !l.isCounted && l.lost[tier].Count > 0 {
 				l.lost[tier].remove(id, 1)
 			}
 		case 1:

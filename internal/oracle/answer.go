@@ -81,10 +81,12 @@ type BlockConfidence uint8
 
 // The confidences.
 const (
-	Silent  BlockConfidence = iota // never reported
-	Warming                        // first snapshot awaited
-	Stale                          // a gap, a mismatch or a lost stream
-	Fresh                          // every report applied, stream alive or lost for less than the grace
+	Silent      BlockConfidence = iota // never reported
+	Warming                            // first snapshot awaited
+	Stale                              // a gap, a mismatch or a lost stream
+	Fresh                              // every report applied, stream alive or lost for less than the grace
+	Partial                            // as Fresh, but for blocks that were given up at the memory limit: there may be more
+	Approximate                        // never reported; fed by the oracle's own decisions
 
 	numConfidences
 )
@@ -100,6 +102,10 @@ func (c BlockConfidence) String() string {
 		return "stale"
 	case Fresh:
 		return "fresh"
+	case Partial:
+		return "partial"
+	case Approximate:
+		return "approximate"
 	default:
 		return "unknown"
 	}

@@ -127,8 +127,9 @@ func refusalOf(r index.Refusal) Refusal {
 
 // ack sums a message up and tells the observer. The feed is locked.
 func (s *BlockSession) ack(d BlockCounters, refusals []Refusal, resync *Resync, now time.Time) Ack {
-	s.counters.add(d)
 	f := s.f
+	d.Evicted += f.evicted.since(f)
+	s.counters.add(d)
 	f.sign()
 	f.o.obs.Blocks(d)
 	return Ack{

@@ -60,6 +60,7 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 		f.names.SetNames(f.mostNames)
 	}
 	f.dropSnapshot()
+	f.forgetApprox() // facts win
 
 	switch {
 	case f.incarnation != h.Incarnation:
@@ -198,14 +199,17 @@ func (s *BlockSession) SnapshotChunk(ops []Op, now time.Time) (Ack, error) {
 	}
 	var d BlockCounters
 	refusals, _ := s.apply(f.building, f.buildNames, 0, ops, &d)
-	f.buildShort = f.buildShort || d.Refusals[RefusalCapacity] > 0 || f.buildNames != nil && f.buildNames.IsShort()
+	if f.buildNames != nil {
+		f.buildShort = f.buildShort || d.Refusals[RefusalCapacity] > 0 || f.buildNames.IsShort()
+	}
 	return s.ack(d, refusals, nil, now), nil
 }
 
 // SnapshotEnd swaps the new view in. want is the number of blocks it should hold, 0: not checked.
 //
 // A count that does not match refuses the snapshot. One that did not fit in memory is shown as far as it goes: asking
-// again would not make room, and a part can only under-credit.
+// again would not make room, and a part can only under-credit. What did not fit is counted as told, some of it perhaps
+// twice.
 func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 	if err := s.own(now); err != nil {
 		return Ack{}, err
@@ -216,21 +220,24 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 		return s.unbegun("snapshot_end", now), nil
 	}
 	var d BlockCounters
-	held := heldBlocks(f.building)
+	held := toldBlocks(f.building)
+	isWrong := want > held || want < held && !f.building.IsPartial()
 	if f.buildNames != nil {
-		held = f.buildNames.Pairs()
+		held = uint64(f.buildNames.Pairs())
+		isWrong = want != held && !f.buildShort
 	}
-	if want != 0 && want != uint64(held) && !f.buildShort {
+	if want != 0 && isWrong {
 		d.refuse(RefusalSnapshot)
 		refusal := Refusal{
 			Sequence: f.buildingSeq, Reason: RefusalSnapshot,
-			Detail: "snapshot_end.block_count: got " + utoa(want) + ", the chunks held " + utoa(uint64(held)),
+			Detail: "snapshot_end.block_count: got " + utoa(want) + ", the chunks held " + utoa(held),
 		}
 		f.dropSnapshot()
 		r := f.await(ResyncBadSnapshot)
 		r.Expected, r.Received = f.applied+1, f.buildingSeq
 		return s.ack(d, []Refusal{refusal}, r, now), nil
 	}
+	d.Evicted = f.evicted.since(f)
 	ledger, names := f.building, f.buildNames
 	f.building, f.buildNames, f.buildShort = nil, nil, false
 	f.applied = f.buildingSeq
@@ -267,6 +274,10 @@ func (s *BlockSession) Digest(seq uint64, tier fleet.Tier, want index.Digest, no
 		d.DigestsSkipped++
 	case isEqual(f.digest(tier), want):
 		d.DigestsMatched++
+	case f.names == nil && f.ledger.IsPartial():
+		// What is missing may have been told again or taken away, which looks the same: nothing follows from this. The
+		// snapshot that is asked for when there is room sets it right.
+		d.DigestsSkipped++
 	default:
 		d.DigestsMismatched++
 		resync = f.await(ResyncDigestMismatch)

@@ -89,7 +89,7 @@ func clearNames(n *edge.Translator, op *Op) {
 // digest sums up a tier in the names of the stream.
 func (f *feed) digest(tier fleet.Tier) index.Digest {
 	if f.names == nil {
-		return f.ledger.Digest(tier)
+		return f.ledger.Told(tier)
 	}
 	return index.Digest(f.names.Digest(tier))
 }

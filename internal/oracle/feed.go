@@ -27,8 +27,8 @@ type feed struct {
 	names       *edge.Translator // what the ledger's blocks are called; only with byHash, and then beside each ledger
 	building    *index.Ledger    // snapshot under way; nil otherwise
 	buildNames  *edge.Translator
+	buildShort  bool // something of a snapshot by names was refused: its count cannot match
 	buildingSeq uint64
-	buildShort  bool // the snapshot did not fit in memory: its count cannot match
 	counted     bool
 	byHash      bool   // the stream names blocks by engine hashes
 	mostNames   int    // of byHash
@@ -38,6 +38,9 @@ type feed struct {
 	lostAt      time.Time // end of the last stream; zero while one is open or none ever was
 	gone        bool      // the worker was removed or reborn
 	trust       trust
+	evicted     evictions // what acks have told of them
+	restoring   restoring
+	approx      *approx // nil: nothing is guessed, as in every target that reports
 	recent      [fingerprints]struct{ seq, contents uint64 }
 
 	// What decisions read without waiting for a batch to be applied.
@@ -46,14 +49,16 @@ type feed struct {
 	decisions atomic.Uint64
 	pricing   atomic.Pointer[pricing]
 	unmatched unmatched
+	credited  atomic.Uint64 // float64 bits: the share of what is guessed that counts; 0: nothing is guessed
+	kvBlocks  atomic.Uint64 // KV blocks by the last load sample; 0: unknown
 }
 
 // signs is the part of a feed's state that confidence is made of. It never changes.
 type signs struct {
 	spoke    bool // some stream was opened in this life
 	awaiting bool
-	shown    bool // a ledger is visible
-	open     bool // a stream is open
+	shown    *index.Ledger // nil: none is visible
+	open     bool          // a stream is open
 	lostAt   time.Time
 }
 
@@ -83,6 +88,8 @@ func (f *feed) show(l *index.Ledger, n *edge.Translator) {
 		n.Limit()
 	}
 	f.awaiting = false
+	f.evicted.publish()
+	f.restoring.owed = 0
 	clear(f.recent[:])
 }
 
@@ -90,6 +97,7 @@ func (f *feed) dropSnapshot() {
 	if f.building != nil {
 		f.o.index.Discard(f.building)
 		f.building = nil
+		f.evicted.building = 0
 	}
 	if f.buildNames != nil {
 		f.buildNames.Drop()
@@ -129,7 +137,7 @@ func (f *feed) kick(cause *Error) {
 // sign publishes what confidence is made of. The feed is locked.
 func (f *feed) sign() {
 	next := signs{
-		spoke: f.incarnation != 0, awaiting: f.awaiting, shown: f.ledger != nil,
+		spoke: f.incarnation != 0, awaiting: f.awaiting, shown: f.ledger,
 		open: f.session != nil, lostAt: f.lostAt,
 	}
 	if old := f.signs.Load(); old == nil || *old != next {
@@ -142,13 +150,18 @@ func (f *feed) confidence(now time.Time) BlockConfidence {
 	s := f.signs.Load()
 	switch {
 	case s == nil || !s.spoke:
+		if f.credited.Load() != 0 {
+			return Approximate
+		}
 		return Silent
-	case s.awaiting && !s.shown:
+	case s.awaiting && s.shown == nil:
 		return Warming
 	case s.awaiting:
 		return Stale
 	case !s.open && now.Sub(s.lostAt) > f.o.cfg.StreamGrace:
 		return Stale
+	case f.o.index.Evicted() > 0 && s.shown != nil && s.shown.IsPartial():
+		return Partial
 	default:
 		return Fresh
 	}
@@ -161,6 +174,15 @@ func heldBlocks(l *index.Ledger) int {
 	n := 0
 	for t := range fleet.Tier(fleet.NumTiers) {
 		n += l.Held(t)
+	}
+	return n
+}
+
+// toldBlocks is heldBlocks with what was told and given up.
+func toldBlocks(l *index.Ledger) uint64 {
+	n := uint64(0)
+	for t := range fleet.Tier(fleet.NumTiers) {
+		n += l.Told(t).Count
 	}
 	return n
 }

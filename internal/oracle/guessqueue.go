@@ -1,41 +1,62 @@
 package oracle
 
-// The queue of a guesses is a binary heap on due.at, written out because container/heap would box every entry on the
-// path of each decision.
+// The queue of a guesses is a binary heap on guess.at, written out because container/heap would go through an interface on
+// the path of each decision. Each guess knows its place, so that it can leave from the middle: the queue has the living
+// guesses and nothing else.
 
-func (g *guesses) push(d due) {
-	g.queue = append(g.queue, d)
+func (g *guesses) push(x *guess) {
+	x.place = len(g.queue)
+	g.queue = append(g.queue, x)
+	g.up(x.place)
+}
+
+// unqueue takes out the guess at a place.
+func (g *guesses) unqueue(i int) {
+	n := len(g.queue) - 1
+	g.swap(i, n)
+	g.queue[n] = nil
+	g.queue = g.queue[:n]
+	if i < n {
+		g.fix(i)
+	}
+}
+
+// fix puts a guess whose time has changed where it belongs.
+func (g *guesses) fix(i int) {
+	g.up(i)
+	g.down(i)
+}
+
+func (g *guesses) swap(i, k int) {
 	q := g.queue
-	for i := len(q) - 1; i > 0; {
+	q[i], q[k] = q[k], q[i]
+	q[i].place, q[k].place = i, k
+}
+
+func (g *guesses) up(i int) {
+	for i > 0 {
 		up := (i - 1) / 2
-		if !q[i].at.Before(q[up].at) {
-			break
+		if !g.queue[i].at.Before(g.queue[up].at) {
+			return
 		}
-		q[i], q[up] = q[up], q[i]
+		g.swap(i, up)
 		i = up
 	}
 }
 
-func (g *guesses) pop() due {
-	q := g.queue
-	top := q[0]
-	n := len(q) - 1
-	q[0] = q[n]
-	q = q[:n]
-	for i := 0; ; {
+func (g *guesses) down(i int) {
+	for {
 		c := 2*i + 1
-		if c >= n {
-			break
+		if c >= len(g.queue) {
+			return
 		}
-		if c+1 < n && q[c+1].at.Before(q[c].at) {
+		if c+1 < len(g.queue) && g.queue[c+1].at.Before(g.queue[c].at) {
 			c++
 		}
-		if !q[c].at.Before(q[i].at) {
-			break
+		if !g.queue[c].at.Before(g.queue[i].at) {
+			return
 		}
-		q[i], q[c] = q[c], q[i]
+		g.swap(i, c)
 		i = c
 	}
-	g.queue = q
-	return top
 }

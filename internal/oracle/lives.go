@@ -73,6 +73,7 @@ func (o *Oracle) bury(targets []fleet.TargetID, cause *Error) (blocks, bookings 
 			f.kick(cause)
 			f.dropSnapshot()
 			f.sign()
+			f.forgetApprox()
 			blocks += o.index.Drop(id)
 			f.dropNames()
 			f.mu.Unlock()

@@ -51,6 +51,9 @@ func (s *LoadSession) Sample(sample Sample, now time.Time) (Belief, error) {
 	if err != nil {
 		return Belief{}, workerGone(s.worker.Worker)
 	}
+	if f := s.o.feed(s.target); f != nil && !b.Ignored && sample.TotalBlocks.Known {
+		f.kvBlocks.Store(uint64(max(sample.TotalBlocks.Value, 0)))
+	}
 	s.o.obs.Sample(!b.Ignored)
 	return b, nil
 }

@@ -3,6 +3,7 @@ package oracle
 import (
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/edge"
@@ -56,6 +57,9 @@ type Config struct {
 	// GuessLinger is how long what a prompt has left in a cache is expected there after its request has finished, for
 	// block reports to arrive; default 2 s. It should cover the reporters' delay.
 	GuessLinger time.Duration
+	// ApproxBlocks bounds the blocks remembered for targets that do not report theirs, in all (about 16 bytes each);
+	// default 4 Mi. One target has at most what its device holds.
+	ApproxBlocks int
 	// GuessBlocks bounds the blocks remembered of prompts under way (about 30 bytes each); default 1 Mi.
 	GuessBlocks int
 }
@@ -80,6 +84,7 @@ func (c Config) withDefaults() Config {
 	def(&c.HistoryDecisions, 65_536)
 	def(&c.HistoryRows, 65_536)
 	def(&c.GuessBlocks, 1<<20)
+	def(&c.ApproxBlocks, 4<<20)
 	defD(&c.GuessLinger, 2*time.Second)
 	defD(&c.StreamGrace, 10*time.Second)
 	defD(&c.GatewayGrace, 10*time.Second)
@@ -100,11 +105,15 @@ type Oracle struct {
 	index    *index.Index // what targets said they hold
 	names    *edge.Budget // engine hashes of all translators
 	guesses  *guesses     // what prompts under way will leave
+	approx   *index.Index // what targets that say nothing should hold
 	load     *load.Tracker
 	learn    *learn.Learner
 	pricing  sync.Mutex // serialises changes of feeds' pricings; taken before the learner's
 	costs    map[string]*policy.CostModel
 	fallback *policy.CostModel // of a class without a prior
+
+	approximated atomic.Int64  // targets in approx
+	refound      atomic.Uint64 // blocks that outcomes brought back
 
 	feedsMu sync.RWMutex
 	feeds   []*feed // by TargetID; nil where unused
@@ -140,6 +149,7 @@ func New(cfg Config, obs Observer) *Oracle {
 		index:    index.New(cfg.Index),
 		names:    edge.NewBudget(cfg.EngineHashes),
 		guesses:  newGuesses(cfg.GuessBlocks, cfg.GuessLinger),
+		approx:   index.New(index.Config{MaxBlocks: cfg.ApproxBlocks}),
 		load:     load.New(cfg.Load),
 		learn:    learn.New(),
 		costs:    make(map[string]*policy.CostModel, len(cfg.Costs)),
@@ -172,13 +182,21 @@ func (o *Oracle) Tick(now time.Time) {
 	if n := o.load.Expire(now); n > 0 {
 		o.obs.Released(n, "lease")
 	}
-	o.guesses.expire(now)
+	for _, x := range o.guesses.expire(now) {
+		// Nobody speaks of it: most likely it has gone its way.
+		if f := o.feed(x.target); f != nil {
+			f.learn(x.chain, now)
+		}
+	}
 	o.watchLives(now)
 	o.watchGateways(now)
 	o.relearnAll()
+	o.index.SetClock(uint32(now.Unix()))
+	o.restore(now)
 	const reclaimPerTick = 200_000
 	o.index.Reclaim(reclaimPerTick)
 	o.guesses.index.Reclaim(reclaimPerTick)
+	o.approx.Reclaim(reclaimPerTick)
 }
 
 // cost is the cost prior of a class.

@@ -205,16 +205,31 @@ func TestGuessQueueIsOrdered(t *testing.T) {
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	g := newGuesses(100, time.Second)
-	var want []int64
-	for range 500 {
-		n := rnd.Int64N(100)
-		want = append(want, n)
-		g.push(due{at: t0.Add(time.Duration(n))})
-	}
-	slices.Sort(want)
-	for i, n := range want {
-		if got := g.pop().at.Sub(t0); int64(got) != n {
-			t.Fatalf("seed %d: entry %d is due at %d, want %d", seed, i, got, n)
+	living := make(map[*guess]bool)
+	for range 5000 {
+		switch n := rnd.IntN(5); {
+		case n < 3 || len(living) == 0:
+			x := &guess{at: t0.Add(time.Duration(rnd.Int64N(100)))}
+			living[x] = true
+			g.push(x)
+		default:
+			// From anywhere: guesses end before they are due.
+			x := g.queue[rnd.IntN(len(g.queue))]
+			if n == 3 {
+				x.at = t0.Add(time.Duration(rnd.Int64N(100)))
+				g.fix(x.place)
+				break
+			}
+			g.unqueue(x.place)
+			delete(living, x)
+		}
+		for i, x := range g.queue {
+			if x.place != i || !living[x] || i > 0 && x.at.Before(g.queue[(i-1)/2].at) {
+				t.Fatalf("seed %d: place %d has %+v", seed, i, x)
+			}
+		}
+		if len(g.queue) != len(living) {
+			t.Fatalf("seed %d: %d in the queue, %d living", seed, len(g.queue), len(living))
 		}
 	}
 }

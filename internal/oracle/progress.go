@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/load"
 )
@@ -79,24 +80,31 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 				ttft = waited.Seconds()
 			}
 			if a := o.Decision(e.Decision); a != nil {
+				o.computed(e.Decision, a, now)
 				o.obs.FirstToken(a.TTFT, ttft)
 			}
 		}
 	case Generating:
 		out = o.load.Generating(e.Decision, e.OutputTokens, now)
 	case Finished:
+		a := o.Decision(e.Decision)
+		var f *feed
+		if a != nil {
+			// Before the booking is looked for: while that lives the id is not another's.
+			f = o.feed(a.Target.ID)
+		}
 		booking, _ := o.load.Lookup(e.Decision)
 		ages := o.load.Ages(e.Decision, now)
 		out = o.load.Finish(e.Decision, e.OutputTokens, now)
+		if a != nil && f != nil && out == Applied && booking.Target == a.Target.ID {
+			o.outcome(f, a, e.Cached, now)
+		}
 		o.guesses.linger(e.Decision, now)
 		if out == Applied && !ages.Told {
 			o.learnWhole(&booking, ages.Booked, e.OutputTokens)
 		}
-		if a := o.Decision(e.Decision); a != nil && out == Applied && e.Cached >= 0 {
+		if a != nil && out == Applied && e.Cached >= 0 {
 			o.obs.Prediction(a.PromptTokens-a.Uncached, e.Cached)
-			if f := o.feed(a.Target.ID); f != nil && booking.Target == a.Target.ID && a.Blocks == Fresh {
-				f.judge(a.Usable.Total(), e.Cached)
-			}
 		}
 	case Cancelled:
 		out = o.load.Cancel(e.Decision, now)
@@ -110,6 +118,35 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 	}
 	o.obs.Progress(e.Step, out)
 	return out, nil
+}
+
+// computed notes that a target has a prompt in its cache now.
+func (o *Oracle) computed(id DecisionID, a *Answer, now time.Time) {
+	f := o.feed(a.Target.ID)
+	if booking, ok := o.load.Lookup(id); ok && f != nil && booking.Target == a.Target.ID {
+		f.learn(o.guesses.believed(id), now)
+	}
+}
+
+// outcome holds what an engine counted, in tokens of the prompt (negative: it did not say), against what its target was
+// believed to have. f is the feed of the target that the request went to.
+func (o *Oracle) outcome(f *feed, a *Answer, cached int, now time.Time) {
+	w := o.fleet.View().Target(f.target)
+	if w == nil {
+		return
+	}
+	chain := o.guesses.believed(a.Decision)
+	if cached >= 0 {
+		switch a.Blocks {
+		case Fresh, Partial:
+			f.judge(a.Usable.Total(), cached)
+		case Approximate:
+			f.correct(chain, min(a.Matched.Total(), block.Usable(a.PromptTokens, w.BlockSize)*w.BlockSize), cached, w.BlockSize)
+		case Silent, Warming, Stale:
+		}
+		o.refound.Add(uint64(f.found(chain, cached/w.BlockSize)))
+	}
+	f.learn(chain, now)
 }
 
 func (o *Oracle) dispatchTarget(e *Event) (fleet.TargetID, bool, error) {

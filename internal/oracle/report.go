@@ -155,6 +155,7 @@ const (
 	ResyncBadSnapshot    ResyncReason = 5
 	ResyncOperator       ResyncReason = 6
 	ResyncOutcomes       ResyncReason = 7
+	ResyncCapacity       ResyncReason = 8
 )
 
 // String gives the lower-case name with underscores.
@@ -176,6 +177,8 @@ func (r ResyncReason) String() string {
 		return "operator"
 	case ResyncOutcomes:
 		return "outcomes"
+	case ResyncCapacity:
+		return "capacity"
 	default:
 		return "unknown"
 	}
@@ -195,6 +198,7 @@ type BlockCounters struct {
 	OtherGroupOps                                                            uint64
 
 	Refusals [numRefusals]uint64 // RefusedOps by RefusalReason
+	Evicted  uint64              // blocks given up for want of room, or not taken
 }
 
 func (c *BlockCounters) add(d BlockCounters) {
@@ -213,6 +217,7 @@ func (c *BlockCounters) add(d BlockCounters) {
 	c.Snapshots += d.Snapshots
 	c.AppliedOps += d.AppliedOps
 	c.OtherGroupOps += d.OtherGroupOps
+	c.Evicted += d.Evicted
 	for i, n := range d.Refusals {
 		c.Refusals[i] += n
 	}

@@ -52,6 +52,12 @@ func (o *Oracle) Route(ctx context.Context, r *RouteRequest, now time.Time) (*An
 		return nil, Fault(Unavailable, ReasonNoEligibleWorker, "", "", "workers left faster than a decision could be made; ask again")
 	}
 	if !a.Repeated {
+		if a.Decision != 0 && o.index.IsTight() {
+			c := &w.targets[w.best]
+			if f := o.feed(c.id); f != nil {
+				f.touch(w.prompts[c.size].chain[:c.held.Total()/w.prompts[c.size].size])
+			}
+		}
 		o.obs.Decided(a, time.Since(start))
 	}
 	return a, nil
@@ -79,6 +85,7 @@ type work struct {
 	marks  []uint64
 	choice policy.Decision
 	second policy.Decision // the shadow's
+	best   int             // targets[best] was booked
 
 	last    fleet.TargetID // of the session, with SessionStayed
 	session SessionOutcome
@@ -95,6 +102,7 @@ type candidate struct {
 	held   TierTokens // as reported
 	usable TierTokens // what the engine can reuse of it, discounted
 	guess  int        // leading tokens beyond usable, expected
+	credit float64    // the share of held that counts
 	shared int        // leading tokens that requests under way there hold
 	state  load.State
 	cost   *policy.CostModel
@@ -107,6 +115,7 @@ type promptAt struct {
 	chain   []block.ID
 	facts   []index.Match
 	guesses []index.Match
+	approx  []index.Match // of targets that do not report
 }
 
 func (w *work) reset() {
@@ -136,6 +145,7 @@ func (o *Oracle) eligible(view *fleet.View, r *RouteRequest, now time.Time, w *w
 				continue // it is being born, or has just gone
 			}
 			c := candidate{worker: x, rank: rank, id: id, why: why, blocks: o.feeds[id].confidence(now), cost: &o.feeds[id].pricing.Load().cost}
+			c.credit = o.feeds[id].credit(c.blocks)
 			if why != NotExcluded {
 				w.counts[why]++
 				w.excluded = append(w.excluded, c)
@@ -245,6 +255,7 @@ func (w *work) promptFor(size int) int {
 	}
 	p := &w.prompts[n]
 	p.size, p.locals, p.chain, p.facts, p.guesses = size, p.locals[:0], p.chain[:0], p.facts[:0], p.guesses[:0]
+	p.approx = p.approx[:0]
 	return n
 }
 
@@ -259,6 +270,9 @@ func (o *Oracle) match(r *RouteRequest, w *work) {
 		p.chain = r.Prompt.appendChain(p.chain, ks, p.size)
 		p.facts = o.index.Match(p.chain, p.facts)
 		p.guesses = o.guesses.index.Match(p.chain, p.guesses)
+		if o.approximated.Load() > 0 {
+			p.approx = o.approx.Match(p.chain, p.approx)
+		}
 	}
 	w.place()
 	for i := range w.prompts {
@@ -266,7 +280,12 @@ func (o *Oracle) match(r *RouteRequest, w *work) {
 		most := block.Usable(r.Prompt.Length, p.size) * p.size
 		for k := range p.facts {
 			if c := w.at(p.facts[k].Target, i); c != nil {
-				c.holds(&p.facts[k].Blocks, p.size, most, o.cfg.StaleCredit)
+				c.holds(&p.facts[k].Blocks, p.size, most)
+			}
+		}
+		for k := range p.approx {
+			if c := w.at(p.approx[k].Target, i); c != nil && c.blocks == Approximate {
+				c.holds(&p.approx[k].Blocks, p.size, most)
 			}
 		}
 		for k := range p.guesses {
@@ -281,13 +300,13 @@ func (o *Oracle) match(r *RouteRequest, w *work) {
 }
 
 // holds credits the blocks that c's target has, of which a prompt can use so many tokens at most.
-func (c *candidate) holds(blocks *[fleet.NumTiers]uint32, size, most int, stale float64) {
+func (c *candidate) holds(blocks *[fleet.NumTiers]uint32, size, most int) {
 	for t, n := range blocks {
 		c.held[t] = int(n) * size
 		c.usable[t] = min(c.held[t], most)
 		most -= c.usable[t]
-		if c.blocks == Stale {
-			c.usable[t] = int(float64(c.usable[t]) * stale)
+		if c.credit < 1 {
+			c.usable[t] = int(float64(c.usable[t]) * c.credit)
 		}
 	}
 }
@@ -414,6 +433,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	}
 	o.guesses.add(a.Decision, best.id, p.chain, now)
 	o.recordings.begin(a, r.Session, p.size, p.chain)
+	w.best = w.picks[w.choice.Best]
 	if r.Session != "" {
 		o.sessions.put(r.Session, best.id, best.worker)
 	}

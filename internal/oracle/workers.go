@@ -131,6 +131,9 @@ func (o *Oracle) status(w *fleet.Worker, loads map[fleet.TargetID]load.State, no
 				r.Held[t] = f.ledger.Held(fleet.Tier(t))
 			}
 		}
+		if f.approx != nil {
+			r.Held[fleet.Device] = f.approx.ledger.Held(fleet.Device)
+		}
 		f.mu.Unlock()
 	}
 	return st
@@ -141,17 +144,24 @@ type Stats struct {
 	Workers   [3]int              // by fleet.State
 	Targets   [numConfidences]int // by BlockConfidence
 	Index     index.Stats         // what targets reported
-	Unmatched int                 // targets that hold blocks which no question begins with
 	Names     int                 // engine hashes kept for ranks that name blocks by them
 	Guesses   int                 // prompts under way that are remembered
+	Forgone   uint64              // prompts that were not, for want of room
+	Evicted   uint64              // blocks given up at the memory limit, ever
+	Refound   uint64              // of those, brought back by what engines counted
+	Approx    index.Stats         // what is guessed of targets that do not report
 	Load      load.Stats          // bookings and samples
 	Learn     learn.Stats         // prefills that costs were learned from
 	Model     map[string][2]int   // fresh targets and all, by model
+	Unmatched int                 // targets that hold blocks which no question begins with
 }
 
 // Stats looks at everything once; O(workers).
 func (o *Oracle) Stats(now time.Time) Stats {
-	s := Stats{Index: o.index.Stats(), Names: o.names.Used(), Load: o.load.Stats(), Learn: o.learn.Stats(), Model: make(map[string][2]int)}
+	s := Stats{
+		Index: o.index.Stats(), Evicted: o.index.Evicted(), Refound: o.refound.Load(), Approx: o.approx.Stats(),
+		Names: o.names.Used(), Load: o.load.Stats(), Learn: o.learn.Stats(), Model: make(map[string][2]int),
+	}
 	for _, w := range o.fleet.View().Workers() {
 		s.Workers[w.State()]++
 		m := s.Model[w.Model]
@@ -172,7 +182,7 @@ func (o *Oracle) Stats(now time.Time) Stats {
 		s.Model[w.Model] = m
 	}
 	o.guesses.mu.Lock()
-	s.Guesses = len(o.guesses.living)
+	s.Guesses, s.Forgone = len(o.guesses.living), o.guesses.forgone
 	o.guesses.mu.Unlock()
 	return s
 }

@@ -68,6 +68,7 @@ func printAck(a *kvoraclev1.BlocksAck, before *kvoraclev1.BlockCounters) string 
 		{"digests_skipped", c.GetDigestsSkipped(), before.GetDigestsSkipped()},
 		{"snapshots", c.GetSnapshots(), before.GetSnapshots()},
 		{"other_group", c.GetOtherGroupOps(), before.GetOtherGroupOps()},
+		{"evicted", c.GetEvicted(), before.GetEvicted()},
 	} {
 		if x.now != x.was {
 			out.WriteString(fmt.Sprintf(" %s=%d", x.name, x.now-x.was))

@@ -20,7 +20,10 @@
 //  4. No more snapshots are asked for than things have happened that may each cost one, and none while one is owed.
 //     TestOneCauseOneSnapshot counts them for each kind of fault alone.
 //  5. Once the oracle has heard of an engine's new life, nothing that was said in the former one is credited.
-//  6. When all workers are removed, the index is empty after a tick.
+//  6. In one storm of three the index is too small. Then a target may be PARTIAL instead of FRESH, and is credited with no
+//     more than was told and no nearer tier. Nobody is asked for a snapshot for that while the index is full, and once,
+//     within an hour, when it no longer is; then the picture is whole.
+//  7. When all workers are removed, the index is empty after a tick.
 //
 // What is believed of a rank (shadow) is computed from the protocol alone, message by message, and every ack, answer to
 // a hello and verdict on a digest must agree with it.

@@ -80,9 +80,9 @@ func (p *reporter) restart() {
 }
 
 // resync takes a request. A snapshot that went out behind the cause answers it, unless it was taken before the request
-// was made; but an operator's wish has no cause to compare with, and a snapshot that was refused is no answer.
+// was made; but an operator's wish, or new room, has no cause to compare with, and a snapshot that was refused is no answer.
 func (p *reporter) resync(q *oracle.Resync) {
-	if q.Reason == oracle.ResyncOperator || q.Reason == oracle.ResyncBadSnapshot || q.Received >= p.shown || p.isShown {
+	if q.Reason == oracle.ResyncOperator || q.Reason == oracle.ResyncCapacity || q.Reason == oracle.ResyncBadSnapshot || q.Received >= p.shown || p.isShown {
 		p.owes = true
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 )
 
@@ -26,6 +27,7 @@ type world struct {
 	ranks   []*rank
 	conns   []*conn // until both sides are done with them
 	born    int     // conns so far
+	limit   int     // of the index, in blocks; 0: more than there are
 	weather [numFaults]bool
 	err     error // the first property that failed
 	count   tally
@@ -44,6 +46,9 @@ type tally struct {
 	late               int            // lost batches that a digest has told of
 	voided             int            // snapshots that a batch came into
 	repeats            int            // batches recognised as repeats on one stream, at most
+	partial            int            // rows judged of targets that had to give up blocks
+	evicted            int            // blocks given up
+	restored           int            // snapshots asked for because there was room again
 }
 
 func newWorld(seed uint64, log func(string, ...any)) *world {
@@ -74,6 +79,7 @@ func newWorld(seed uint64, log func(string, ...any)) *world {
 
 func (w *world) newOracle() *oracle.Oracle {
 	return oracle.New(oracle.Config{
+		Index:       index.Config{MaxBlocks: w.limit},
 		StreamGrace: grace, WorkerLease: lease, ForgetAfter: forget,
 		Sessions: 16, HistoryDecisions: 16, HistoryRows: 16, GuessBlocks: 16,
 	}, nil)
@@ -335,6 +341,7 @@ func (w *world) hear(c *conn) {
 func (w *world) tick(d time.Duration) {
 	w.now = w.now.Add(d)
 	w.oracle.Tick(w.now)
+	w.askedBack()
 	for _, x := range w.workers {
 		if x.known == 0 {
 			continue
@@ -366,4 +373,28 @@ func (w *world) unknow(x *worker) {
 // sweep forgets streams that are over for both.
 func (w *world) sweep() {
 	w.conns = slices.DeleteFunc(w.conns, func(c *conn) bool { return c.isOver && c.isLeft })
+}
+
+// askedBack takes note of snapshots asked for because there is room again. Only partial targets are asked, and only while
+// they owe none.
+func (w *world) askedBack() {
+	for _, c := range w.conns {
+		if c.session == nil || c.isOver {
+			continue
+		}
+		select {
+		case q := <-c.session.Resyncs():
+			r := c.by.r
+			w.say("  oracle asks %v for a snapshot: %v", r, q.Reason)
+			c.down = append(c.down, answer{resync: q})
+			if q.Reason != oracle.ResyncCapacity || w.limit == 0 || r.seen.isOwed || c.building != nil {
+				w.fail("%v: asked for a snapshot (%v) out of nowhere", r, q.Reason)
+			}
+			r.seen.isOwed = true
+			r.causes++
+			r.asked++
+			w.count.restored++
+		default:
+		}
+	}
 }

@@ -82,6 +82,14 @@ func (b *builder) gauge(name string) metric.Int64ObservableGauge {
 	return g
 }
 
+// total is a counter that is read when somebody collects.
+func (b *builder) total(name string) metric.Int64ObservableCounter {
+	row := b.take(name, Counter)
+	c, err := b.meter.Int64ObservableCounter(name, metric.WithUnit(row.Unit), metric.WithDescription(row.Meaning))
+	b.note(err)
+	return c
+}
+
 // done says whether the code and the table agree: every row made, none missing.
 func (b *builder) done() error {
 	for name := range b.rows {

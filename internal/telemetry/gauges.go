@@ -14,7 +14,10 @@ import (
 type gauges struct {
 	workers, targets, modelTargets                        metric.Int64ObservableGauge
 	ledgers, holderBlocks, distinct, orphans, reclaimable metric.Int64ObservableGauge
-	unmatched, engineHashes, guesses, bookings, gateways  metric.Int64ObservableGauge
+	unmatched                                             metric.Int64ObservableGauge
+	engineHashes, approximate, guesses                    metric.Int64ObservableGauge
+	bookings, gateways                                    metric.Int64ObservableGauge
+	evicted, refound, forgone                             metric.Int64ObservableCounter
 	learned, unlearned, presumed                          metric.Int64ObservableGauge
 }
 
@@ -30,7 +33,11 @@ func newGauges(b *builder) gauges {
 		reclaimable:  b.gauge(mReclaimable),
 		unmatched:    b.gauge(mUnmatched),
 		engineHashes: b.gauge(mEngineHashes),
+		evicted:      b.total(mEvicted),
+		refound:      b.total(mRefound),
+		approximate:  b.gauge(mApproximate),
 		guesses:      b.gauge(mGuesses),
+		forgone:      b.total(mForgone),
 		bookings:     b.gauge(mBookings),
 		gateways:     b.gauge(mGateways),
 		learned:      b.gauge(mLearned),
@@ -43,6 +50,7 @@ func (g *gauges) all() []metric.Observable {
 	return []metric.Observable{
 		g.workers, g.targets, g.modelTargets, g.ledgers, g.holderBlocks, g.distinct, g.orphans, g.reclaimable,
 		g.unmatched, g.engineHashes, g.guesses, g.bookings, g.gateways, g.learned, g.unlearned, g.presumed,
+		g.evicted, g.refound, g.approximate, g.forgone,
 	}
 }
 
@@ -77,7 +85,11 @@ func (g *gauges) observe(o metric.Observer, s *oracle.Stats) {
 	o.ObserveInt64(g.reclaimable, int64(s.Index.Reclaimable))
 	o.ObserveInt64(g.unmatched, int64(s.Unmatched))
 	o.ObserveInt64(g.engineHashes, int64(s.Names))
+	o.ObserveInt64(g.evicted, asCount(s.Evicted))
+	o.ObserveInt64(g.refound, asCount(s.Refound))
+	o.ObserveInt64(g.approximate, int64(s.Approx.HolderBlocks))
 	o.ObserveInt64(g.guesses, int64(s.Guesses))
+	o.ObserveInt64(g.forgone, asCount(s.Forgone))
 	o.ObserveInt64(g.bookings, int64(s.Load.Bookings))
 	o.ObserveInt64(g.gateways, int64(s.Load.Gateways))
 	o.ObserveInt64(g.learned, int64(s.Learn.Samples))

@@ -74,7 +74,11 @@ const (
 	mReclaimable    = "kvoracle.index.reclaimable"
 	mUnmatched      = "kvoracle.targets.unmatched"
 	mEngineHashes   = "kvoracle.engine_hashes"
+	mEvicted        = "kvoracle.index.evicted"
+	mRefound        = "kvoracle.index.refound"
+	mApproximate    = "kvoracle.approximate.blocks"
 	mGuesses        = "kvoracle.guesses"
+	mForgone        = "kvoracle.guesses.forgone"
 	mBookings       = "kvoracle.bookings"
 	mGateways       = "kvoracle.gateways"
 	mLearned        = "kvoracle.learn.prefills"
@@ -153,6 +157,10 @@ func Instruments() []Instrument {
 		{mReclaimable, Gauge, "{block}", "Blocks of targets that are gone, whose memory is not freed yet.", nil, nil},
 		{mUnmatched, Gauge, "{target}", "Targets that hold blocks which no question has begun with for thousands of them: callers send other tokens, models, adapters or salts than engines cache.", nil, nil},
 		{mEngineHashes, Gauge, "{hash}", "Engine hashes kept for ranks that name their blocks by them.", nil, nil},
+		{mEvicted, Counter, "{block}", "Blocks that were given up, or not taken, because the index was full: the deepest, least recently used ones of who has most. Their targets are partial until there is room.", nil, nil},
+		{mRefound, Counter, "{block}", "Blocks given up before that came back because an engine had counted them as cached.", nil, nil},
+		{mApproximate, Gauge, "{block}", "Blocks guessed of targets that do not report theirs.", nil, nil},
+		{mForgone, Counter, "{prompt}", "Prompts routed whose blocks are not expected anywhere, because too many are already.", nil, nil},
 		{mGuesses, Gauge, "{prompt}", "Prompts under way whose blocks are expected and not confirmed.", nil, nil},
 		{mBookings, Gauge, "{booking}", "Requests booked and not seen to end.", nil, nil},
 		{mGateways, Gauge, "{gateway}", "Gateways with bookings.", nil, nil},

@@ -127,6 +127,7 @@ func TestGaugesShowStats(t *testing.T) {
 	tel, r := metered(t)
 	s := oracle.Stats{
 		Index: index.Stats{Ledgers: 1, HolderBlocks: 2, DistinctBlocks: 3, Orphans: 4, Reclaimable: 5}, Guesses: 6, Names: 13, Unmatched: 24,
+		Evicted: 13, Refound: 14, Forgone: 15, Approx: index.Stats{HolderBlocks: 16},
 		Load: load.Stats{Bookings: 7, Gateways: 8, Counters: load.Counters{Presumed: 14}}, Model: map[string][2]int{"a": {1, 3}, "b": {0, 2}},
 	}
 	s.Learn.Samples, s.Learn.Refused = 15, 16
@@ -137,6 +138,8 @@ func TestGaugesShowStats(t *testing.T) {
 	}
 	want := map[string]float64{
 		"kvoracle.index.ledgers": 1, "kvoracle.index.blocks": 2, "kvoracle.index.distinct_blocks": 3, "kvoracle.index.orphans": 4,
+		"kvoracle.index.evicted": 13, "kvoracle.index.refound": 14, "kvoracle.guesses.forgone": 15, "kvoracle.approximate.blocks": 16,
+		"kvoracle.targets{confidence=partial}": 0, "kvoracle.targets{confidence=approximate}": 0,
 		"kvoracle.index.reclaimable": 5, "kvoracle.guesses": 6, "kvoracle.engine_hashes": 13, "kvoracle.targets.unmatched": 24, "kvoracle.bookings": 7, "kvoracle.gateways": 8,
 		"kvoracle.learn.prefills": 15, "kvoracle.learn.refused": 16, "kvoracle.prefills.presumed": 14,
 		"kvoracle.workers{state=ready}": 9, "kvoracle.workers{state=draining}": 0, "kvoracle.workers{state=lost}": 10,

@@ -147,6 +147,7 @@ func EncodeAck(a *oracle.Ack) *kvoraclev1.ReportBlocksResponse {
 			IgnoredBatches: c.IgnoredBatches, DigestsMatched: c.DigestsMatched, DigestsMismatched: c.DigestsMismatched,
 			DigestsSkipped: c.DigestsSkipped, Snapshots: c.Snapshots, HashConflicts: c.Refusals[oracle.RefusalHashConflict],
 			OtherGroupOps: c.OtherGroupOps,
+			Evicted:       c.Evicted,
 		},
 	}
 	for _, r := range a.Refusals {

@@ -289,6 +289,10 @@ func BlockConfidence(c oracle.BlockConfidence) kvoraclev1.BlockConfidence {
 		return kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_STALE
 	case oracle.Silent:
 		return kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_SILENT
+	case oracle.Partial:
+		return kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_PARTIAL
+	case oracle.Approximate:
+		return kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_APPROXIMATE
 	default:
 		return kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_UNSPECIFIED
 	}

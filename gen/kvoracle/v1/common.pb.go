@@ -99,8 +99,13 @@ const (
 	BlockConfidence_BLOCK_CONFIDENCE_STALE BlockConfidence = 3
 	// The target never reported blocks. Its cache is unknown, which is not the same as empty.
 	BlockConfidence_BLOCK_CONFIDENCE_SILENT BlockConfidence = 4
-	// Fed by the oracle's own decisions instead of reports.
+	// The target never reported blocks; what it holds is guessed from the prompts it was sent, as an LRU of the size of its
+	// device memory, corrected by the cached tokens that engines counted. Matched tokens are such a guess, and count by the
+	// share of earlier guesses about this target that came true. Over the moment the target reports.
 	BlockConfidence_BLOCK_CONFIDENCE_APPROXIMATE BlockConfidence = 5
+	// As FRESH, but blocks were given up because the oracle's index was full: what is matched is true and counts in full,
+	// and there may be more. A snapshot is asked for when there is room again.
+	BlockConfidence_BLOCK_CONFIDENCE_PARTIAL BlockConfidence = 6
 )
 
 // Enum value maps for BlockConfidence.
@@ -112,6 +117,7 @@ var (
 		3: "BLOCK_CONFIDENCE_STALE",
 		4: "BLOCK_CONFIDENCE_SILENT",
 		5: "BLOCK_CONFIDENCE_APPROXIMATE",
+		6: "BLOCK_CONFIDENCE_PARTIAL",
 	}
 	BlockConfidence_value = map[string]int32{
 		"BLOCK_CONFIDENCE_UNSPECIFIED": 0,
@@ -120,6 +126,7 @@ var (
 		"BLOCK_CONFIDENCE_STALE":       3,
 		"BLOCK_CONFIDENCE_SILENT":      4,
 		"BLOCK_CONFIDENCE_APPROXIMATE": 5,
+		"BLOCK_CONFIDENCE_PARTIAL":     6,
 	}
 )
 
@@ -757,14 +764,15 @@ const file_kvoracle_v1_common_proto_rawDesc = "" +
 	"\vTIER_DEVICE\x10\x01\x12\r\n" +
 	"\tTIER_HOST\x10\x02\x12\r\n" +
 	"\tTIER_DISK\x10\x03\x12\x0f\n" +
-	"\vTIER_SHARED\x10\x04*\xc8\x01\n" +
+	"\vTIER_SHARED\x10\x04*\xe6\x01\n" +
 	"\x0fBlockConfidence\x12 \n" +
 	"\x1cBLOCK_CONFIDENCE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16BLOCK_CONFIDENCE_FRESH\x10\x01\x12\x1c\n" +
 	"\x18BLOCK_CONFIDENCE_WARMING\x10\x02\x12\x1a\n" +
 	"\x16BLOCK_CONFIDENCE_STALE\x10\x03\x12\x1b\n" +
 	"\x17BLOCK_CONFIDENCE_SILENT\x10\x04\x12 \n" +
-	"\x1cBLOCK_CONFIDENCE_APPROXIMATE\x10\x05*\x8d\x01\n" +
+	"\x1cBLOCK_CONFIDENCE_APPROXIMATE\x10\x05\x12\x1c\n" +
+	"\x18BLOCK_CONFIDENCE_PARTIAL\x10\x06*\x8d\x01\n" +
 	"\x0eLoadConfidence\x12\x1f\n" +
 	"\x1bLOAD_CONFIDENCE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18LOAD_CONFIDENCE_REPORTED\x10\x01\x12\x1f\n" +

@@ -151,7 +151,8 @@ const (
 	RefusalReason_REFUSAL_REASON_PARENT_CONFLICT RefusalReason = 3
 	// Too many orphans are waiting for their parent.
 	RefusalReason_REFUSAL_REASON_ORPHANS_FULL RefusalReason = 4
-	// The index is at its memory limit.
+	// The index is at its memory limit, and what it would have to give up for these blocks has more reason to stay: they
+	// would reach deeper into the same chain, or their parent is not held. The stream goes on; nothing need be sent again.
 	RefusalReason_REFUSAL_REASON_CAPACITY RefusalReason = 5
 	// An attention group that the hello does not list.
 	RefusalReason_REFUSAL_REASON_GROUP RefusalReason = 6
@@ -257,6 +258,8 @@ const (
 	ResyncReason_RESYNC_REASON_OPERATOR ResyncReason = 6
 	// Engines took far less from their cache than the reports had promised, several requests in a row.
 	ResyncReason_RESYNC_REASON_OUTCOMES ResyncReason = 7
+	// Blocks had been given up because the index was full, and there is room for them again.
+	ResyncReason_RESYNC_REASON_CAPACITY ResyncReason = 8
 )
 
 // Enum value maps for ResyncReason.
@@ -270,6 +273,7 @@ var (
 		5: "RESYNC_REASON_BAD_SNAPSHOT",
 		6: "RESYNC_REASON_OPERATOR",
 		7: "RESYNC_REASON_OUTCOMES",
+		8: "RESYNC_REASON_CAPACITY",
 	}
 	ResyncReason_value = map[string]int32{
 		"RESYNC_REASON_UNSPECIFIED":     0,
@@ -280,6 +284,7 @@ var (
 		"RESYNC_REASON_BAD_SNAPSHOT":    5,
 		"RESYNC_REASON_OPERATOR":        6,
 		"RESYNC_REASON_OUTCOMES":        7,
+		"RESYNC_REASON_CAPACITY":        8,
 	}
 )
 
@@ -1944,7 +1949,8 @@ type BlockCounters struct {
 	DigestsMatched uint64 `protobuf:"varint,10,opt,name=digests_matched,json=digestsMatched,proto3" json:"digests_matched,omitempty"`
 	// Digests that did not.
 	DigestsMismatched uint64 `protobuf:"varint,11,opt,name=digests_mismatched,json=digestsMismatched,proto3" json:"digests_mismatched,omitempty"`
-	// Digests that were not compared: for an earlier moment than the last batch applied, or while a snapshot was awaited.
+	// Digests that were not compared: for an earlier moment than the last batch applied, or while a snapshot was awaited; and
+	// ones that differ while blocks are missing that were given up because the index was full.
 	DigestsSkipped uint64 `protobuf:"varint,12,opt,name=digests_skipped,json=digestsSkipped,proto3" json:"digests_skipped,omitempty"`
 	// Snapshots swapped in.
 	Snapshots uint64 `protobuf:"varint,13,opt,name=snapshots,proto3" json:"snapshots,omitempty"`
@@ -1952,6 +1958,9 @@ type BlockCounters struct {
 	HashConflicts uint64 `protobuf:"varint,14,opt,name=hash_conflicts,json=hashConflicts,proto3" json:"hash_conflicts,omitempty"`
 	// Operations of groups that do not count as prefix: understood and not kept.
 	OtherGroupOps uint64 `protobuf:"varint,15,opt,name=other_group_ops,json=otherGroupOps,proto3" json:"other_group_ops,omitempty"`
+	// Blocks of this rank that were given up, or not taken, because the index was full: the deepest, least recently used
+	// ones. Told with the next ack. They do not make digests mismatch. A snapshot is asked for when there is room again.
+	Evicted       uint64 `protobuf:"varint,16,opt,name=evicted,proto3" json:"evicted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2087,6 +2096,13 @@ func (x *BlockCounters) GetHashConflicts() uint64 {
 func (x *BlockCounters) GetOtherGroupOps() uint64 {
 	if x != nil {
 		return x.OtherGroupOps
+	}
+	return 0
+}
+
+func (x *BlockCounters) GetEvicted() uint64 {
+	if x != nil {
+		return x.Evicted
 	}
 	return 0
 }
@@ -2481,7 +2497,7 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\rR\x02op\x122\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x1a.kvoracle.v1.RefusalReasonR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xa8\x04\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xc2\x04\n" +
 	"\rBlockCounters\x12\x16\n" +
 	"\x06stored\x18\x01 \x01(\x04R\x06stored\x12'\n" +
 	"\x0frepeated_stores\x18\x02 \x01(\x04R\x0erepeatedStores\x12\x18\n" +
@@ -2499,7 +2515,8 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\x0fdigests_skipped\x18\f \x01(\x04R\x0edigestsSkipped\x12\x1c\n" +
 	"\tsnapshots\x18\r \x01(\x04R\tsnapshots\x12%\n" +
 	"\x0ehash_conflicts\x18\x0e \x01(\x04R\rhashConflicts\x12&\n" +
-	"\x0fother_group_ops\x18\x0f \x01(\x04R\rotherGroupOps\"\xac\x02\n" +
+	"\x0fother_group_ops\x18\x0f \x01(\x04R\rotherGroupOps\x12\x18\n" +
+	"\aevicted\x18\x10 \x01(\x04R\aevicted\"\xac\x02\n" +
 	"\tBlocksAck\x12)\n" +
 	"\x10applied_sequence\x18\x01 \x01(\x04R\x0fappliedSequence\x12<\n" +
 	"\n" +
@@ -2545,7 +2562,7 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\x12\x1b\n" +
 	"\x17REFUSAL_REASON_SNAPSHOT\x10\v\x12 \n" +
 	"\x1cREFUSAL_REASON_HASH_CONFLICT\x10\f\x12%\n" +
-	"!REFUSAL_REASON_ENGINE_HASHES_FULL\x10\r*\xfd\x01\n" +
+	"!REFUSAL_REASON_ENGINE_HASHES_FULL\x10\r*\x99\x02\n" +
 	"\fResyncReason\x12\x1d\n" +
 	"\x19RESYNC_REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11RESYNC_REASON_GAP\x10\x01\x12\x1c\n" +
@@ -2554,7 +2571,8 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\x1aRESYNC_REASON_ORPHANS_FULL\x10\x04\x12\x1e\n" +
 	"\x1aRESYNC_REASON_BAD_SNAPSHOT\x10\x05\x12\x1a\n" +
 	"\x16RESYNC_REASON_OPERATOR\x10\x06\x12\x1a\n" +
-	"\x16RESYNC_REASON_OUTCOMES\x10\aB\xaa\x01\n" +
+	"\x16RESYNC_REASON_OUTCOMES\x10\a\x12\x1a\n" +
+	"\x16RESYNC_REASON_CAPACITY\x10\bB\xaa\x01\n" +
 	"\x0fcom.kvoracle.v1B\x11ReportBlocksProtoP\x01Z7github.com/kvoracle/kvoracle/gen/kvoracle/v1;kvoraclev1\xa2\x02\x03KXX\xaa\x02\vKvoracle.V1\xca\x02\vKvoracle\\V1\xe2\x02\x17Kvoracle\\V1\\GPBMetadata\xea\x02\fKvoracle::V1b\x06proto3"
 
 var (

@@ -45,6 +45,8 @@ const (
 //     (draining, at its limit, denied, wrong role): UNAVAILABLE, reason NO_ELIGIBLE_WORKER, with the count by cause.
 //   - Reports lag: the answer may under-credit a worker for blocks it stored a moment ago. It never credits a prefix
 //     that no report said the worker held. RouteResponse.confidence says how far the picture can be trusted.
+//   - A worker never reports: its matched tokens are guessed from the prompts it was sent, its confidence is APPROXIMATE,
+//     and the cost counts the share of them that earlier guesses about it have been worth.
 //
 // Errors carry google.rpc.ErrorInfo (domain "kvoracle", reason in UPPER_SNAKE, stable) and, for bad fields,
 // google.rpc.BadRequest naming the field and the value. A field or alternative that this server does not serve yet
@@ -168,6 +170,8 @@ func (c *routeServiceClient) RecordProgress(ctx context.Context, in *RecordProgr
 //     (draining, at its limit, denied, wrong role): UNAVAILABLE, reason NO_ELIGIBLE_WORKER, with the count by cause.
 //   - Reports lag: the answer may under-credit a worker for blocks it stored a moment ago. It never credits a prefix
 //     that no report said the worker held. RouteResponse.confidence says how far the picture can be trusted.
+//   - A worker never reports: its matched tokens are guessed from the prompts it was sent, its confidence is APPROXIMATE,
+//     and the cost counts the share of them that earlier guesses about it have been worth.
 //
 // Errors carry google.rpc.ErrorInfo (domain "kvoracle", reason in UPPER_SNAKE, stable) and, for bad fields,
 // google.rpc.BadRequest naming the field and the value. A field or alternative that this server does not serve yet

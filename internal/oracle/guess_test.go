@@ -1,0 +1,155 @@
+package oracle
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
+)
+
+// TestGuessesEqualTwin compares guesses with a plain list of prompts, each with what is still believed of it.
+func TestGuessesEqualTwin(t *testing.T) {
+	type prompt struct {
+		target fleet.TargetID
+		chain  []block.ID
+		at     time.Time
+		ended  bool
+	}
+	const targets, limit = 3, 60
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 1))
+	// A tree of prompts that begin alike: block n follows n/3.
+	way := func() (ids []block.ID) {
+		for n := 1 + r.IntN(80); n > 0; n /= 3 {
+			ids = append(ids, block.ID(n))
+		}
+		slices.Reverse(ids)
+		return ids
+	}
+	counts := make(map[string]int)
+	for range 60 {
+		g := newGuesses(limit, 2*time.Second)
+		twin := make(map[DecisionID]*prompt)
+		cut := func(target fleet.TargetID, gone func(block.ID) bool) {
+			for id, p := range twin {
+				if k := slices.IndexFunc(p.chain, gone); p.target == target && k >= 0 {
+					if p.chain = p.chain[:k]; k == 0 {
+						delete(twin, id)
+					}
+				}
+			}
+		}
+		now := t0
+		for n := range DecisionID(300) {
+			id, target := DecisionID(r.IntN(int(n)+1)), fleet.TargetID(r.IntN(targets))
+			switch x := r.IntN(100); {
+			case x < 45:
+				chain, total := way(), 0
+				for _, p := range twin {
+					total += len(p.chain)
+				}
+				g.add(n, target, chain, now)
+				if total+len(chain) <= limit {
+					twin[n] = &prompt{target: target, chain: chain, at: now.Add(guessMost)}
+				} else {
+					counts["forgone"]++
+				}
+			case x < 60:
+				g.linger(id, now)
+				if p := twin[id]; p != nil {
+					p.ended = true
+					if at := now.Add(2 * time.Second); at.Before(p.at) {
+						p.at = at
+					}
+				}
+			case x < 75:
+				g.cancel(id)
+				delete(twin, id)
+			case x < 88:
+				ids := way()
+				ids = ids[r.IntN(len(ids)):]
+				g.evicted(target, ids)
+				cut(target, func(id block.ID) bool { return slices.Contains(ids, id) })
+				counts["evicted"]++
+			case x < 90:
+				g.cleared(target)
+				cut(target, func(block.ID) bool { return true })
+			case x < 92:
+				g.drop(target)
+				cut(target, func(block.ID) bool { return true })
+			default:
+				now = now.Add(time.Duration(r.Int64N(int64(20 * time.Second))))
+				unheard := 0
+				for id, p := range twin {
+					if !p.at.After(now) {
+						if !p.ended {
+							unheard++
+						}
+						delete(twin, id)
+						counts["expired"]++
+					}
+				}
+				if got := len(g.expire(now)); got != unheard {
+					t.Fatalf("seed %d: %d ended unheard, want %d", seed, got, unheard)
+				}
+			}
+			if len(g.queue) != len(twin) || len(g.living) != len(twin) {
+				t.Fatalf("seed %d: %d in the queue, %d living, want %d", seed, len(g.queue), len(g.living), len(twin))
+			}
+			blocks := 0
+			held := make(map[fleet.TargetID]map[block.ID]bool)
+			for id, p := range twin {
+				blocks += len(p.chain)
+				if !slices.Equal(g.believed(id), p.chain) {
+					t.Fatalf("seed %d: of %d %v is believed, want %v", seed, id, g.believed(id), p.chain)
+				}
+				if held[p.target] == nil {
+					held[p.target] = make(map[block.ID]bool)
+				}
+				for _, b := range p.chain {
+					held[p.target][b] = true
+				}
+			}
+			chain := way()
+			got := g.index.Match(chain, nil)
+			for target := range fleet.TargetID(targets) {
+				want := slices.IndexFunc(chain, func(b block.ID) bool { return !held[target][b] })
+				if want < 0 {
+					want = len(chain)
+				}
+				n := 0
+				if i := slices.IndexFunc(got, func(m index.Match) bool { return m.Target == target }); i >= 0 {
+					n = got[i].Total()
+				}
+				if n != want {
+					t.Fatalf("seed %d: target %d is expected to have %d of %v, want %d", seed, target, n, chain, want)
+				}
+			}
+			if g.blocks != blocks || blocks > limit {
+				t.Fatalf("seed %d: %d blocks, want %d", seed, g.blocks, blocks)
+			}
+		}
+	}
+	for _, k := range []string{"forgone", "evicted", "expired"} {
+		if counts[k] == 0 {
+			t.Errorf("seed %d: never %s", seed, k)
+		}
+	}
+}
+
+// The end of an older request takes nothing from a newer one with the same prompt, whatever was reported gone in between.
+func TestGuessEndsAlone(t *testing.T) {
+	g := newGuesses(100, time.Second)
+	chain := []block.ID{1, 2, 3}
+	g.add(1, 7, chain, t0)
+	g.evicted(7, chain[1:])
+	g.add(2, 7, chain, t0)
+	g.cancel(1)
+	if got := g.index.Match(chain, nil); len(got) != 1 || got[0].Total() != 3 {
+		t.Errorf("the newer request is expected to leave %v, want 3 blocks", got)
+	}
+}
