@@ -93,7 +93,7 @@ type Config struct {
 	// about 12 bytes where prefixes are shared and 16 where they are not.
 	MaxBlocks int
 	// MaxEngineHashes bounds the engine hashes kept for ranks that name their blocks by them (BlocksHello.engine_hashes),
-	// about 60 bytes each. 0: 8,388,608. Each rank is bounded by its declared capacities as well.
+	// up to 100 bytes each. 0: 8,388,608. Each rank is bounded by its declared capacities as well.
 	MaxEngineHashes int
 	// Secret is mixed into every block id, so that ids mean nothing outside this deployment; at most 256 bytes. Reporters
 	// that compute ids need the same one (client.WithSecret); those that send tokens do not. Empty: none. It is never

@@ -38,6 +38,6 @@
 // # Concurrency and cost
 //
 // A Translator is used by one goroutine at a time; its owner's lock guards it. A Budget is shared and takes none. Store
-// is two map look-ups and one hash for each block, Remove one look-up, Clear of a tier goes through all names. A name takes
-// about 60 bytes, one that waits about 60 more.
+// is two map look-ups and one hash for each block, Remove one look-up, Clear of a tier goes through all names. A name takes up to
+// 100 bytes, one that waits as much again.
 package edge

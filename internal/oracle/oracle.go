@@ -29,7 +29,7 @@ type Config struct {
 
 	// MaxWorkers bounds the fleet; default 16,384.
 	MaxWorkers int
-	// EngineHashes bounds the engine hashes kept for all ranks that name their blocks by them, about 60 bytes each; default
+	// EngineHashes bounds the engine hashes kept for all ranks that name their blocks by them, up to 100 bytes each; default
 	// 8 Mi. Each rank is bounded by its capacities as well.
 	EngineHashes int
 	// Index and Load bound the state rooms; see there.

@@ -83,7 +83,7 @@ func (s *settings) groups() []group {
 			{"queue-target", "refuse some calls when they wait longer for a processor; -1s: never", span(&s.QueueTarget)},
 			{"max-workers", "workers in the fleet", number(&s.MaxWorkers)},
 			{"max-blocks", "blocks in the index, each once per target, 12 to 16 bytes", number(&s.MaxBlocks)},
-			{"max-engine-hashes", "engine hashes kept for workers that name blocks by them, 60 bytes", number(&s.MaxEngineHashes)},
+			{"max-engine-hashes", "engine hashes kept for workers that name blocks by them, 100 bytes", number(&s.MaxEngineHashes)},
 		}},
 		{"Connections", []setting{
 			{"keepalive-time", "ping a connection that was silent for so long", span(&s.KeepaliveTime)},
