@@ -72,7 +72,7 @@ func TestHTML(t *testing.T) {
 			}
 		case "polyline":
 			lines++
-			for _, p := range strings.Fields(attr["points"]) {
+			for p := range strings.FieldsSeq(attr["points"]) {
 				x, y, _ := strings.Cut(p, ",")
 				if vx, vy := number(x), number(y); vx < 0 || vx > width || vy < 0 || vy > height {
 					t.Errorf("point %s is outside of %v x %v", p, width, height)

@@ -207,6 +207,6 @@ func (c *contents) apply(tr *tree, op *oracle.Op) {
 				c.clear(t)
 			}
 		}
-	case oracle.OpRefused:
+	case oracle.OpRefused, oracle.OpOther:
 	}
 }

@@ -24,9 +24,9 @@ func fill(v reflect.Value, r *rand.Rand) {
 		if v.Type() == reflect.TypeFor[time.Time]() {
 			return
 		}
-		for i := range v.NumField() {
-			if v.Field(i).CanSet() {
-				fill(v.Field(i), r)
+		for _, field := range v.Fields() {
+			if field.CanSet() {
+				fill(field, r)
 			}
 		}
 	case reflect.Array:
