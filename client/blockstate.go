@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -61,7 +62,14 @@ func (r *Reporter) next(s *blockStream, now time.Time) todo {
 	if b := r.out.unsent(); b != nil {
 		return todo{batch: b.msg, digests: b.digests}
 	}
+	gathering := r.batchNot.Sub(now)
+	if gathering > 0 && !r.out.barrier && r.out.bytes < r.out.limit/2 && r.out.hasWork() {
+		return todo{wait: gathering}
+	}
 	if r.out.hasWork() {
+		if d := r.cfg.gather; d > 0 {
+			r.batchNot = now.Add(d + rand.N(d/2+1)) // or a fleet that started together would talk in chorus
+		}
 		b := r.out.seal(s.maxBytes)
 		r.stats.Batches++
 		r.digestGap++

@@ -51,6 +51,7 @@ type reporterConfig struct {
 	outboxBytes    int
 	digestBatches  int
 	digestInterval time.Duration
+	gather         time.Duration
 }
 
 type common struct {
@@ -159,6 +160,15 @@ func WithSecret(secret string) ReporterOption {
 // snapshot later, so a larger one only saves snapshots. Default: 16 MiB, about two million block ids.
 func WithOutbox(bytes int) ReporterOption {
 	return reporterFunc(func(c *reporterConfig) { c.outboxBytes = max(bytes, 1) })
+}
+
+// WithGather is the least time between two batches, drawn anew each time from d to half as much again: a change after a
+// quiet spell goes at once, those that follow soon go together. A batch costs both sides much the same however much is in
+// it, so with many workers on one oracle it is what their reports cost. The price is that the oracle knows of a block that
+// much later, which its own count of prompts under way makes good. Flush does not wait for it, and neither does an outbox
+// that is half full. Default: 0, each change goes as soon as the stream takes it; a fleet of hundreds wants some 200 ms.
+func WithGather(d time.Duration) ReporterOption {
+	return reporterFunc(func(c *reporterConfig) { c.gather = max(d, 0) })
 }
 
 // WithDigests says how often what was told is compared with what was understood: after so many batches or so much time,

@@ -43,6 +43,7 @@ type Reporter struct {
 	digestAt  time.Time // last digests
 	digestGap int       // batches since
 	digestNot time.Time // none before
+	batchNot  time.Time // none before, if nobody waits
 
 	stats ReporterStats
 }

@@ -328,3 +328,39 @@ func (f *full) Recv() (*kvoraclev1.ReportBlocksRequest, error) {
 	}
 	return m, err
 }
+
+// TestGathering: the first change goes at once, what follows soon goes in one batch, and Flush does not wait.
+func TestGathering(t *testing.T) {
+	feed := &oracleFeed{}
+	f := &fake{blocks: acceptAll(feed)}
+	inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
+		r := newTestReporter(t, conn, WithGather(time.Second))
+		defer running(t, r)()
+		if err := r.Flush(t.Context()); err != nil { // the snapshot
+			t.Fatal(err)
+		}
+		<-time.After(2 * time.Second)
+		before := r.Stats().Batches
+		for id := range BlockID(5) {
+			mustStore(t, r, id+1)
+			<-time.After(100 * time.Millisecond)
+		}
+		synctest.Wait()
+		if n := r.Stats().Batches - before; n != 1 {
+			t.Errorf("%d batches after half a second, want the first change's alone", n)
+		}
+		<-time.After(1100 * time.Millisecond)
+		synctest.Wait()
+		if n := r.Stats().Batches - before; n != 2 {
+			t.Errorf("%d batches after one and a half, want one more with all the others", n)
+		}
+		if n := len(feed.view.blocks); n != 5 {
+			t.Errorf("the oracle knows of %d blocks, want 5", n)
+		}
+		mustStore(t, r, 9)
+		at := time.Now()
+		if err := r.Flush(t.Context()); err != nil || time.Since(at) > 100*time.Millisecond {
+			t.Errorf("Flush took %v: %v", time.Since(at), err)
+		}
+	})
+}

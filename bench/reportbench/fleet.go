@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,7 @@ type engine struct {
 	held   [][]client.BlockID
 	leaves []client.BlockID // what is left of the prompt being taken back
 	stored int              // blocks so far
+	has    [families]bool   // of which the shared blocks are there
 }
 
 // family is the shared part of some prompts.
@@ -46,45 +48,70 @@ func familyIDs(n int) []client.BlockID {
 	return client.BlockIDs(nil, client.Identity{Model: model, BlockSize: blockSize}, tokens)
 }
 
-// step computes a piece of a prompt.
+// step computes so many blocks that are new to the engine.
 func (e *engine) step(shared [][]client.BlockID) error {
-	if e.told == len(e.now) {
-		if len(e.now) > 0 {
-			e.held = append(e.held, e.now)
+	for left := e.piece; left > 0; {
+		if e.told == len(e.now) {
+			e.begin(shared)
 		}
-		e.now = append(make([]client.BlockID, 0, prefix+tail), shared[e.rng.IntN(families)]...)
-		for range tail {
-			// As good as a hash: nobody but this worker has it.
-			e.now = append(e.now, client.BlockID(e.rng.Uint64()))
+		parent := client.Root()
+		if e.told > 0 {
+			parent = client.After(e.now[e.told-1])
 		}
-		e.told = 0
+		n := min(left, len(e.now)-e.told)
+		if err := e.r.Store(parent, e.now[e.told:e.told+n], client.TierDevice); err != nil {
+			return err
+		}
+		e.told += n
+		e.stored += n
+		left -= n
 	}
-	parent := client.Root()
-	if e.told > 0 {
-		parent = client.After(e.now[e.told-1])
-	}
-	n := min(e.piece, len(e.now)-e.told)
-	err := e.r.Store(parent, e.now[e.told:e.told+n], client.TierDevice)
-	e.told += n
-	e.stored += n
-	return err
+	return nil
 }
 
-// evict takes a piece back. What prompts share is kept, as an engine keeps what it uses.
-func (e *engine) evict() error {
-	if len(e.leaves) == 0 {
-		e.leaves, e.held = e.held[0][prefix:], e.held[1:]
+// begin turns to the next prompt. What it shares is there already if another had it.
+func (e *engine) begin(shared [][]client.BlockID) {
+	if len(e.now) > 0 {
+		e.held = append(e.held, e.now)
 	}
-	n := max(0, len(e.leaves)-e.piece)
-	gone := e.leaves[n:]
-	e.leaves = e.leaves[:n]
-	return e.r.Remove(gone, client.TierDevice)
+	family := e.rng.IntN(families)
+	e.now = append(make([]client.BlockID, 0, prefix+tail), shared[family]...)
+	for range tail {
+		// As good as a hash: nobody but this worker has it.
+		e.now = append(e.now, client.BlockID(e.rng.Uint64()))
+	}
+	e.told = 0
+	if e.has[family] {
+		e.told = prefix
+	}
+	e.has[family] = true
+}
+
+// evict takes as many blocks back. What prompts share is kept, as an engine keeps what it uses.
+func (e *engine) evict() error {
+	for left := e.piece; left > 0; {
+		if len(e.leaves) == 0 {
+			if len(e.held) == 0 {
+				return nil // all that is left is shared
+			}
+			e.leaves, e.held = e.held[0][prefix:], e.held[1:]
+		}
+		n := max(0, len(e.leaves)-left)
+		gone := e.leaves[n:]
+		e.leaves = e.leaves[:n]
+		left -= len(gone)
+		if err := e.r.Remove(gone, client.TierDevice); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fleet is the process of the reporters. It obeys the words of its input: go, stop, count.
 func fleet(s *settings) error {
 	yield()
 	runtime.GOMAXPROCS(1)
+	debug.SetGCPercent(800) // in the world it is on other machines
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	shared := make([][]client.BlockID, families)
@@ -105,7 +132,7 @@ func fleet(s *settings) error {
 		r, err := client.NewReporter(conn, client.Worker{
 			ID: fmt.Sprintf("worker-%04d", n), Address: fmt.Sprintf("10.0.%d.%d:8000", n/256, n%256), Model: model,
 			BlockSize: blockSize, Incarnation: 1, Repeats: client.RepeatsSet,
-		})
+		}, client.WithGather(s.gather))
 		if err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"time"
 )
@@ -25,6 +26,7 @@ type settings struct {
 	streams  int
 	blocks   int           // a second, of the whole fleet
 	every    time.Duration // how often each engine has something to say
+	gather   time.Duration // how long a reporter collects what it has to say
 	holds    int           // blocks of each worker
 	routes   float64       // a second
 	rounds   int
@@ -40,6 +42,7 @@ func main() {
 	flag.IntVar(&s.streams, "streams", 1000, "report streams")
 	flag.IntVar(&s.blocks, "blocks", 50_000, "blocks stored a second, and as many removed")
 	flag.DurationVar(&s.every, "every", 100*time.Millisecond, "time between an engine's changes")
+	flag.DurationVar(&s.gather, "gather", 200*time.Millisecond, "least time between two batches of a reporter")
 	flag.IntVar(&s.holds, "holds", 2000, "blocks a worker holds")
 	flag.Float64Var(&s.routes, "routes", 300, "decisions asked for a second")
 	flag.IntVar(&s.rounds, "rounds", 7, "rounds")
@@ -64,9 +67,10 @@ func main() {
 }
 
 func measure(s *settings) error {
+	debug.SetGCPercent(800) // the caller is on another machine, too
 	ctx := context.Background()
-	fmt.Printf("%s %s/%s, %d cores; %d streams, %d blocks/s stored and as many removed, each stream every %v; %v decisions/s\n",
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), s.streams, s.blocks, s.every, s.routes)
+	fmt.Printf("%s %s/%s, %d cores; %d streams, %d blocks/s stored and as many removed, each stream every %v, told every %v; %v decisions/s\n",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), s.streams, s.blocks, s.every, s.gather, s.routes)
 	server, err := start("server", "-profiles="+s.profiles)
 	if err != nil {
 		return err
@@ -77,7 +81,7 @@ func measure(s *settings) error {
 		return err
 	}
 	fleet, err := start("fleet", "-address="+address, fmt.Sprintf("-streams=%d", s.streams), fmt.Sprintf("-blocks=%d", s.blocks),
-		fmt.Sprintf("-every=%v", s.every), fmt.Sprintf("-holds=%d", s.holds))
+		fmt.Sprintf("-every=%v", s.every), fmt.Sprintf("-gather=%v", s.gather), fmt.Sprintf("-holds=%d", s.holds))
 	if err != nil {
 		return err
 	}

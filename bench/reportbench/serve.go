@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/kvoracle/kvoracle/server"
 )
@@ -13,6 +14,7 @@ import (
 // serve is the measured process: the server with its default settings. profiles is where it shows its profiles, or empty.
 // It answers each line of its input with its live memory, and ends with its input.
 func serve(profiles string) error {
+	debug.SetGCPercent(server.GCPercent) // as the program does
 	cfg := server.DefaultConfig()
 	cfg.Listen, cfg.OpsListen = "127.0.0.1:0", profiles
 	s, err := server.New(cfg)
