@@ -10,12 +10,12 @@ import (
 	"github.com/kvoracle/kvoracle/internal/wire"
 )
 
-// Config is everything a Server can be told. The zero value runs: a field that is zero has the default named beside it.
 // GCPercent is the collector's target (GOGC) that cmd/kvoracle sets where the environment says none; a program that embeds
 // the server should too. The index lies outside the heap, so what is left is small and its garbage, the messages of
 // reports, comes fast: at Go's default a collection runs every second or so, and the decisions of that moment wait for it.
 const GCPercent = 400
 
+// Config is everything a Server can be told. The zero value runs: a field that is zero has the default named beside it.
 // DefaultConfig is what the program kvoracle starts from; it also turns on what costs a port or shows the schema.
 type Config struct {
 	// Listen is the "host:port" of the gRPC service. Empty: 127.0.0.1:7070. Port 0: any free one, see Server.Addr.
