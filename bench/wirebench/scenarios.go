@@ -280,7 +280,7 @@ func overload(ctx context.Context, b *bench) error {
 	for range b.rounds {
 		peak := 0.0
 		for range 3 {
-			d, err := patient.unary(ctx, w.raw, routeMethod, asked, 16, calls(tokens))
+			d, err := patient.unary(ctx, patient.raw, routeMethod, asked, 16, calls(tokens))
 			if err != nil {
 				return err
 			}
