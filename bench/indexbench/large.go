@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/metrics"
 
+	"github.com/kvoracle/kvoracle/bench/bars"
 	"github.com/kvoracle/kvoracle/bench/measure"
 	"github.com/kvoracle/kvoracle/bench/workload"
 )
@@ -20,8 +21,8 @@ func large(r *report) {
 	l := load(workload.Large, false)
 	r.value("large-resident", l.bytes/(1<<30))
 	r.value("large-write", float64(l.told)/l.seconds/1e6)
-	r.value("large-cell", measure.Quantile(l.cell(measure.WallTime, 64, 78, 2000, false), 0.99))
-	r.value("large-cell-cpu", measure.Quantile(l.cell(measure.ThreadTime, 64, 78, 2000, false), 0.99))
+	r.value("large-cell", bars.Quantile(l.cell(measure.WallTime, 64, 78, 2000, false), 0.99))
+	r.value("large-cell-cpu", bars.Quantile(l.cell(measure.ThreadTime, 64, 78, 2000, false), 0.99))
 	third := l.collect()
 	r.value("gc-growth", third.cpu/first.cpu)
 	r.value("gc-1m", first.cpu*1e3)

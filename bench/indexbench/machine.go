@@ -7,6 +7,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/kvoracle/kvoracle/bench/bars"
 	"github.com/kvoracle/kvoracle/bench/measure"
 )
 
@@ -94,7 +95,7 @@ func machine(r *report) {
 	r.value("machine-grouped", grouped(w))
 	r.value("machine-fresh", fresh())
 	one := oneLoad(w, 2000)
-	r.value("machine-load-p50", measure.Quantile(one, 0.5))
-	r.value("machine-load-p99", measure.Quantile(one, 0.99))
-	r.value("machine-empty-p99", measure.Quantile(measure.Each(measure.WallTime, 100_000, func(int) {}, func(int) {}), 0.99))
+	r.value("machine-load-p50", bars.Quantile(one, 0.5))
+	r.value("machine-load-p99", bars.Quantile(one, 0.99))
+	r.value("machine-empty-p99", bars.Quantile(measure.Each(measure.WallTime, 100_000, func(int) {}, func(int) {}), 0.99))
 }

@@ -18,21 +18,15 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strings"
-)
 
-// bar is a promise about a measured value.
-type bar struct {
-	name    string
-	limit   float64 // 0: none, for information
-	atLeast bool
-	unit    string
-}
+	"github.com/kvoracle/kvoracle/bench/bars"
+)
 
 type scenario struct {
 	name string
 	run  func(*report)
 	slow bool // left out by -quick
-	bars []bar
+	bars []bars.Bar
 }
 
 // report collects a scenario's values and prints them for the parent process.
@@ -105,26 +99,11 @@ func (s *scenario) measure(runs int, quick bool) error {
 		}
 	}
 	for _, b := range s.bars {
-		all := values[b.name]
+		all := values[b.Name]
 		if len(all) == 0 {
-			return fmt.Errorf("no value of %s", b.name)
+			return fmt.Errorf("no value of %s", b.Name)
 		}
-		b.print(all)
+		b.Print(all)
 	}
 	return nil
-}
-
-func (b *bar) print(all []float64) {
-	slices.Sort(all)
-	v := all[len(all)/2]
-	spread := fmt.Sprintf("%s; %.4g to %.4g", b.unit, all[0], all[len(all)-1])
-	if b.limit == 0 {
-		fmt.Printf("info %-28s %10.4g %10s       (%s)\n", b.name, v, "", spread)
-		return
-	}
-	verdict := "ok"
-	if v > b.limit != b.atLeast && v != b.limit {
-		verdict = "short"
-	}
-	fmt.Printf("bar  %-28s %10.4g %10.4g %-5s (%s)\n", b.name, v, b.limit, verdict, spread)
 }

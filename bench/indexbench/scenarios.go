@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvoracle/kvoracle/bench/bars"
 	"github.com/kvoracle/kvoracle/bench/measure"
 	"github.com/kvoracle/kvoracle/bench/workload"
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -15,72 +16,72 @@ import (
 )
 
 var scenarios = []scenario{
-	{name: "gate", run: gate, bars: []bar{
-		{"gate-bytes", 12, false, "bytes of resident memory a holder-block"},
-		{"gate-write", 10, true, "M blocks/s, mixed stream, one writer"},
-		{"one-holder-ids", 150, false, "ns, p50, from block ids, 2,000 prompts once each, as published"},
-		{"one-holder-locals", 250, false, "ns, p50, from local hashes, any of all prompts, 16 blocks"},
-		{"gate-cell", 3000, false, "ns, p99, 78 blocks, 64 holders, once each, as published"},
-		{"gate-cell-cold", 3000, false, "ns, p99, 78 blocks, 64 holders, the core's caches emptied before"},
-		{"gate-cell-p50", 0, false, "ns, p50, as published"},
-		{"gate-cell-cold-p50", 0, false, "ns, p50, emptied"},
-		{"gate-cell-cold-cpu", 0, false, "ns of processor time, p99, emptied"},
-		{"gate-cell-first", 0, false, "ns, p99, emptied, and not asked for shortly before: the hypervisor's waits, too"},
-		{"gate-load-p50", 0, false, "ns, a single load after the caches were emptied, beside the cell"},
-		{"gate-load-p99", 0, false, "ns, p99 of such loads: what the machine adds to some"},
-		{"gate-write-cpu", 0, true, "M blocks a second of processor time"},
-		{"one-holder-any", 0, false, "ns, p50, from block ids, any of all prompts, 16 blocks"},
-		{"one-holder-warm", 0, false, "ns, p50, from block ids, a thousand prompts that come again"},
-		{"miss", 0, false, "ns, p50, unknown prompt"},
-		{"diverging", 0, false, "ns, p50, half of a prompt is known"},
+	{name: "gate", run: gate, bars: []bars.Bar{
+		{Name: "gate-bytes", Limit: 12, Unit: "bytes of resident memory a holder-block"},
+		{Name: "gate-write", Limit: 10, AtLeast: true, Unit: "M blocks/s, mixed stream, one writer"},
+		{Name: "one-holder-ids", Limit: 150, Unit: "ns, p50, from block ids, 2,000 prompts once each, as published"},
+		{Name: "one-holder-locals", Limit: 250, Unit: "ns, p50, from local hashes, any of all prompts, 16 blocks"},
+		{Name: "gate-cell", Limit: 3000, Unit: "ns, p99, 78 blocks, 64 holders, once each, as published"},
+		{Name: "gate-cell-cold", Limit: 3000, Unit: "ns, p99, 78 blocks, 64 holders, the core's caches emptied before"},
+		{Name: "gate-cell-p50", Unit: "ns, p50, as published"},
+		{Name: "gate-cell-cold-p50", Unit: "ns, p50, emptied"},
+		{Name: "gate-cell-cold-cpu", Unit: "ns of processor time, p99, emptied"},
+		{Name: "gate-cell-first", Unit: "ns, p99, emptied, and not asked for shortly before: the hypervisor's waits, too"},
+		{Name: "gate-load-p50", Unit: "ns, a single load after the caches were emptied, beside the cell"},
+		{Name: "gate-load-p99", Unit: "ns, p99 of such loads: what the machine adds to some"},
+		{Name: "gate-write-cpu", AtLeast: true, Unit: "M blocks a second of processor time"},
+		{Name: "one-holder-any", Unit: "ns, p50, from block ids, any of all prompts, 16 blocks"},
+		{Name: "one-holder-warm", Unit: "ns, p50, from block ids, a thousand prompts that come again"},
+		{Name: "miss", Unit: "ns, p50, unknown prompt"},
+		{Name: "diverging", Unit: "ns, p50, half of a prompt is known"},
 	}},
-	{name: "machine", run: machine, bars: []bar{
-		{"machine-dependent", 0, false, "ns a load from 128 MiB that waits for the one before"},
-		{"machine-grouped", 0, false, "ns a line to read and write, eight at a time, 128 MiB"},
-		{"machine-fresh", 0, false, "ns a KiB of memory touched for the first time"},
-		{"machine-load-p50", 0, false, "ns, a single load after the core's caches were emptied"},
-		{"machine-load-p99", 0, false, "ns, p99"},
-		{"machine-empty-p99", 0, false, "ns, p99 of measuring nothing"},
+	{name: "machine", run: machine, bars: []bars.Bar{
+		{Name: "machine-dependent", Unit: "ns a load from 128 MiB that waits for the one before"},
+		{Name: "machine-grouped", Unit: "ns a line to read and write, eight at a time, 128 MiB"},
+		{Name: "machine-fresh", Unit: "ns a KiB of memory touched for the first time"},
+		{Name: "machine-load-p50", Unit: "ns, a single load after the core's caches were emptied"},
+		{Name: "machine-load-p99", Unit: "ns, p99"},
+		{Name: "machine-empty-p99", Unit: "ns, p99 of measuring nothing"},
 	}},
-	{name: "private", run: bytesOf(workload.Private), bars: []bar{{"private-bytes", 16, false, "bytes a holder-block"}}},
-	{name: "fragmented", run: fragmented, bars: []bar{
-		{"fragmented-cell", 8000, false, "ns, cold p99, 78 blocks, 64 holders"},
-		{"fragmented-cell-cpu", 0, false, "ns of processor time, cold p99"},
-		{"fragmented-bytes", 0, false, "bytes a holder-block"},
+	{name: "private", run: bytesOf(workload.Private), bars: []bars.Bar{{Name: "private-bytes", Limit: 16, Unit: "bytes a holder-block"}}},
+	{name: "fragmented", run: fragmented, bars: []bars.Bar{
+		{Name: "fragmented-cell", Limit: 8000, Unit: "ns, cold p99, 78 blocks, 64 holders"},
+		{Name: "fragmented-cell-cpu", Unit: "ns of processor time, cold p99"},
+		{Name: "fragmented-bytes", Unit: "bytes a holder-block"},
 	}},
-	{name: "deep", run: deep, bars: []bar{{"deep", 1000, false, "ns, 8,192 blocks, one holder, from block ids"}}},
-	{name: "shared", run: shared, bars: []bar{{"shared-per-holder", 1, false, "ns a holder beyond the walk, 1,024 holders"}}},
-	{name: "under-writes", run: underWrites, bars: []bar{
-		{"under-writes", 1.5, false, "median of queries beside two writers, over quiet"},
-		{"no-writer-starves", 0.5, true, "slower writer over the faster one"},
+	{name: "deep", run: deep, bars: []bars.Bar{{Name: "deep", Limit: 1000, Unit: "ns, 8,192 blocks, one holder, from block ids"}}},
+	{name: "shared", run: shared, bars: []bars.Bar{{Name: "shared-per-holder", Limit: 1, Unit: "ns a holder beyond the walk, 1,024 holders"}}},
+	{name: "under-writes", run: underWrites, bars: []bars.Bar{
+		{Name: "under-writes", Limit: 1.5, Unit: "median of queries beside two writers, over quiet"},
+		{Name: "no-writer-starves", Limit: 0.5, AtLeast: true, Unit: "slower writer over the faster one"},
 	}},
-	{name: "hot-prompt", run: hotPrompt, bars: []bar{{"hot-prompt", 0.5, true, "writes below one shared prompt, over disjoint ones; two writers, 1,024 ledgers"}}},
-	{name: "scaling", run: scaling, bars: []bar{{"read-scaling", 1.1, false, "processor time of a query on two cores, over one"}}},
-	{name: "churn", run: churn, bars: []bar{
-		{"churn-growth", 1.05, false, "resident memory after, over half way; 50 M stores and removals"},
-		{"churn-live", 1, false, "blocks in memory over blocks held"},
-		{"churn-write", 0, true, "M blocks/s stored and removed"},
+	{name: "hot-prompt", run: hotPrompt, bars: []bars.Bar{{Name: "hot-prompt", Limit: 0.5, AtLeast: true, Unit: "writes below one shared prompt, over disjoint ones; two writers, 1,024 ledgers"}}},
+	{name: "scaling", run: scaling, bars: []bars.Bar{{Name: "read-scaling", Limit: 1.1, Unit: "processor time of a query on two cores, over one"}}},
+	{name: "churn", run: churn, bars: []bars.Bar{
+		{Name: "churn-growth", Limit: 1.05, Unit: "resident memory after, over half way; 50 M stores and removals"},
+		{Name: "churn-live", Limit: 1, Unit: "blocks in memory over blocks held"},
+		{Name: "churn-write", AtLeast: true, Unit: "M blocks/s stored and removed"},
 	}},
-	{name: "lives", run: lives, bars: []bar{
-		{"lives-slots", 4, false, "small ids after 5,000 lives"},
-		{"lives-growth", 1.05, false, "resident memory after 5,000 lives, over half way"},
+	{name: "lives", run: lives, bars: []bars.Bar{
+		{Name: "lives-slots", Limit: 4, Unit: "small ids after 5,000 lives"},
+		{Name: "lives-growth", Limit: 1.05, Unit: "resident memory after 5,000 lives, over half way"},
 	}},
-	{name: "drop", run: drop, bars: []bar{{"drop-query", 1.5, false, "p99 of queries while a worker of 5 M blocks goes, over quiet"}}},
-	{name: "agentic", run: bytesOf(workload.Agentic), bars: []bar{{"agentic-bytes", 0, false, "bytes a holder-block"}}},
-	{name: "churning", run: bytesOf(workload.Churn), bars: []bar{{"churn-bytes", 0, false, "bytes a holder-block"}}},
-	{name: "fleet", run: bytesOf(workload.Fleet), bars: []bar{{"fleet-bytes", 0, false, "bytes a holder-block"}}},
-	{name: "large", run: large, slow: true, bars: []bar{
-		{"large-resident", 1.5, false, "GiB for 100 M holder-blocks"},
-		{"large-cell", 4000, false, "ns, cold p99, 78 blocks, 64 holders"},
-		{"large-cell-cpu", 0, false, "ns of processor time, cold p99"},
-		{"gc-growth", 2, false, "processor time of a garbage collection with 100 M holder-blocks, over 1 M"},
-		{"gc-1m", 0, false, "ms of processor time a collection with 1 M holder-blocks"},
-		{"gc-10m", 0, false, "ms, with 10 M"},
-		{"gc-100m", 0, false, "ms, with 100 M"},
-		{"gc-scan-1m", 0, false, "MB that it looks through for pointers, with 1 M"},
-		{"gc-scan-100m", 0, false, "MB, with 100 M"},
-		{"gc-pause-100m", 0, false, "us, the longest time that everything stood still, with 100 M"},
-		{"large-write", 0, true, "M blocks/s"},
+	{name: "drop", run: drop, bars: []bars.Bar{{Name: "drop-query", Limit: 1.5, Unit: "p99 of queries while a worker of 5 M blocks goes, over quiet"}}},
+	{name: "agentic", run: bytesOf(workload.Agentic), bars: []bars.Bar{{Name: "agentic-bytes", Unit: "bytes a holder-block"}}},
+	{name: "churning", run: bytesOf(workload.Churn), bars: []bars.Bar{{Name: "churn-bytes", Unit: "bytes a holder-block"}}},
+	{name: "fleet", run: bytesOf(workload.Fleet), bars: []bars.Bar{{Name: "fleet-bytes", Unit: "bytes a holder-block"}}},
+	{name: "large", run: large, slow: true, bars: []bars.Bar{
+		{Name: "large-resident", Limit: 1.5, Unit: "GiB for 100 M holder-blocks"},
+		{Name: "large-cell", Limit: 4000, Unit: "ns, cold p99, 78 blocks, 64 holders"},
+		{Name: "large-cell-cpu", Unit: "ns of processor time, cold p99"},
+		{Name: "gc-growth", Limit: 2, Unit: "processor time of a garbage collection with 100 M holder-blocks, over 1 M"},
+		{Name: "gc-1m", Unit: "ms of processor time a collection with 1 M holder-blocks"},
+		{Name: "gc-10m", Unit: "ms, with 10 M"},
+		{Name: "gc-100m", Unit: "ms, with 100 M"},
+		{Name: "gc-scan-1m", Unit: "MB that it looks through for pointers, with 1 M"},
+		{Name: "gc-scan-100m", Unit: "MB, with 100 M"},
+		{Name: "gc-pause-100m", Unit: "us, the longest time that everything stood still, with 100 M"},
+		{Name: "large-write", AtLeast: true, Unit: "M blocks/s"},
 	}},
 }
 
@@ -90,10 +91,10 @@ func gate(r *report) {
 	r.value("gate-write", float64(l.told)/l.seconds/1e6)
 
 	// These before anything else is asked for.
-	r.value("one-holder-ids", measure.Quantile(l.once(1, 0, 1), 0.5))
+	r.value("one-holder-ids", bars.Quantile(l.once(1, 0, 1), 0.5))
 	published := l.once(64, 78, 20)
-	r.value("gate-cell", measure.Quantile(published, 0.99))
-	r.value("gate-cell-p50", measure.Quantile(published, 0.5))
+	r.value("gate-cell", bars.Quantile(published, 0.99))
+	r.value("gate-cell-p50", bars.Quantile(published, 0.5))
 
 	var locals []block.Local
 	var chain []block.ID
@@ -106,30 +107,30 @@ func gate(r *report) {
 		locals = locals[:min(len(locals), 16)]
 		chain = workload.Chain(chain[:0], locals)
 	}
-	r.value("one-holder-any", measure.Quantile(measure.Each(measure.WallTime, 100_000, next, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
-	r.value("one-holder-locals", measure.Quantile(measure.Each(measure.WallTime, 100_000, next, func(int) {
+	r.value("one-holder-any", bars.Quantile(measure.Each(measure.WallTime, 100_000, next, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
+	r.value("one-holder-locals", bars.Quantile(measure.Each(measure.WallTime, 100_000, next, func(int) {
 		chain = workload.Chain(chain[:0], locals)
 		dst = l.ix.Match(chain, dst[:0])
 	}), 0.5))
-	r.value("one-holder-warm", measure.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) { next(i % 1000) }, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
-	r.value("miss", measure.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) {
+	r.value("one-holder-warm", bars.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) { next(i % 1000) }, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
+	r.value("miss", bars.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) {
 		next(i)
 		locals[0]++
 		chain = workload.Chain(chain[:0], locals)
 	}, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
-	r.value("diverging", measure.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) {
+	r.value("diverging", bars.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) {
 		next(i)
 		locals[len(locals)/2]++
 		chain = workload.Chain(chain[:0], locals)
 	}, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
 	one := oneLoad(control(), 2000)
-	r.value("gate-load-p50", measure.Quantile(one, 0.5))
-	r.value("gate-load-p99", measure.Quantile(one, 0.99))
+	r.value("gate-load-p50", bars.Quantile(one, 0.5))
+	r.value("gate-load-p99", bars.Quantile(one, 0.99))
 	cell := l.cell(measure.WallTime, 64, 78, 2000, false)
-	r.value("gate-cell-cold", measure.Quantile(cell, 0.99))
-	r.value("gate-cell-cold-p50", measure.Quantile(cell, 0.5))
-	r.value("gate-cell-cold-cpu", measure.Quantile(l.cell(measure.ThreadTime, 64, 78, 2000, false), 0.99))
-	r.value("gate-cell-first", measure.Quantile(l.cell(measure.WallTime, 64, 78, 2000, true), 0.99))
+	r.value("gate-cell-cold", bars.Quantile(cell, 0.99))
+	r.value("gate-cell-cold-p50", bars.Quantile(cell, 0.5))
+	r.value("gate-cell-cold-cpu", bars.Quantile(l.cell(measure.ThreadTime, 64, 78, 2000, false), 0.99))
+	r.value("gate-cell-first", bars.Quantile(l.cell(measure.WallTime, 64, 78, 2000, true), 0.99))
 	r.value("gate-write-cpu", float64(l.told)/l.cpu/1e6)
 }
 
@@ -145,8 +146,8 @@ func bytesOf(p workload.Profile) func(*report) {
 func fragmented(r *report) {
 	l := load(workload.Fragmented, r.quick)
 	r.value("fragmented-bytes", l.bytes/float64(l.blocks))
-	r.value("fragmented-cell", measure.Quantile(l.cell(measure.WallTime, 64, 78, 2000, false), 0.99))
-	r.value("fragmented-cell-cpu", measure.Quantile(l.cell(measure.ThreadTime, 64, 78, 2000, false), 0.99))
+	r.value("fragmented-cell", bars.Quantile(l.cell(measure.WallTime, 64, 78, 2000, false), 0.99))
+	r.value("fragmented-cell-cpu", bars.Quantile(l.cell(measure.ThreadTime, 64, 78, 2000, false), 0.99))
 }
 
 // chainOf makes ids that are nobody else's.
@@ -178,7 +179,7 @@ func deep(r *report) {
 	for range 9 {
 		best = append(best, measure.PerCall(20_000, func(int) { dst = ix.Match(chain, dst[:0]) }))
 	}
-	r.value("deep", measure.Quantile(best, 0.5))
+	r.value("deep", bars.Quantile(best, 0.5))
 }
 
 func shared(r *report) {
@@ -196,7 +197,7 @@ func shared(r *report) {
 		for range 9 {
 			all = append(all, measure.PerCall(20_000, func(int) { dst = ix.Match(query, dst[:0]) }))
 		}
-		return measure.Quantile(all, 0.5)
+		return bars.Quantile(all, 0.5)
 	}
 	r.value("shared-per-holder", (cost(1024)-cost(1))/1023)
 }
@@ -245,7 +246,7 @@ func underWrites(r *report) {
 	}
 	query := func(i int) { dst = l.ix.Match(chains[i%len(chains)], dst[:0]) }
 	nothing := func(int) {}
-	quiet := measure.Quantile(measure.Each(measure.WallTime, 200_000, nothing, query), 0.5)
+	quiet := bars.Quantile(measure.Each(measure.WallTime, 200_000, nothing, query), 0.5)
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	var done [2]float64
@@ -259,7 +260,7 @@ func underWrites(r *report) {
 		})
 	}
 	time.Sleep(100 * time.Millisecond)
-	busy := measure.Quantile(measure.Each(measure.WallTime, 400_000, nothing, query), 0.5)
+	busy := bars.Quantile(measure.Each(measure.WallTime, 400_000, nothing, query), 0.5)
 	for start := time.Now(); time.Since(start) < time.Second; {
 		query(0)
 	}
@@ -311,7 +312,7 @@ func hotPrompt(r *report) {
 	for range 5 {
 		all = append(all, write(true)/write(false))
 	}
-	r.value("hot-prompt", measure.Quantile(all, 0.5))
+	r.value("hot-prompt", bars.Quantile(all, 0.5))
 }
 
 func scaling(r *report) {
@@ -346,7 +347,7 @@ func scaling(r *report) {
 		one := ns(1)
 		all = append(all, ns(2)/one)
 	}
-	r.value("read-scaling", measure.Quantile(all, 0.5))
+	r.value("read-scaling", bars.Quantile(all, 0.5))
 }
 
 func churn(r *report) {
@@ -418,7 +419,7 @@ func drop(r *report) {
 		chain = l.stream.AppendChain(chain[:0], m[0], m[1])[:78]
 	}
 	query := func(int) { dst = l.ix.Match(chain, dst[:0]) }
-	quiet := measure.Quantile(measure.Each(measure.WallTime, 100_000, next, query), 0.99)
+	quiet := bars.Quantile(measure.Each(measure.WallTime, 100_000, next, query), 0.99)
 	l.ix.Drop(20_000)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -427,7 +428,7 @@ func drop(r *report) {
 			time.Sleep(time.Millisecond)
 		}
 	})
-	busy := measure.Quantile(measure.Each(measure.WallTime, 100_000, next, query), 0.99)
+	busy := bars.Quantile(measure.Each(measure.WallTime, 100_000, next, query), 0.99)
 	wg.Wait()
 	r.value("drop-query", busy/quiet)
 }

@@ -1,14 +1,15 @@
-// Package measure has what the benchmarks measure with: resident memory, two clocks, cold caches, quantiles.
+// Package measure has what the benchmarks measure with: resident memory, two clocks, cold caches.
 package measure
 
 import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"syscall"
 	"time"
 	"unsafe"
+
+	"github.com/kvoracle/kvoracle/bench/bars"
 )
 
 // Resident is the process's resident memory in bytes, after everything that can be given back has been.
@@ -71,12 +72,6 @@ var epoch = time.Now()
 // WallTime is the time in ns.
 func WallTime() float64 { return float64(time.Since(epoch).Nanoseconds()) }
 
-// Quantile sorts all and gives one of its values.
-func Quantile(all []float64, q float64) float64 {
-	slices.Sort(all)
-	return all[min(int(q*float64(len(all))), len(all)-1)]
-}
-
 // Each measures calls one by one, the clock's own time taken off.
 func Each(clock func() float64, n int, before, f func(i int)) []float64 {
 	runtime.LockOSThread()
@@ -86,7 +81,7 @@ func Each(clock func() float64, n int, before, f func(i int)) []float64 {
 		start := clock()
 		own[i] = clock() - start
 	}
-	off := Quantile(own, 0.5)
+	off := bars.Quantile(own, 0.5)
 	all := make([]float64, n)
 	for i := range all {
 		before(i)

@@ -14,7 +14,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/kvoracle/kvoracle/bench/measure"
+	"github.com/kvoracle/kvoracle/bench/bars"
 	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
@@ -124,4 +124,4 @@ func validity(o *outcome) string {
 }
 
 // quantile is in us.
-func quantile(ns []float64, q float64) float64 { return measure.Quantile(ns, q) / 1e3 }
+func quantile(ns []float64, q float64) float64 { return bars.Quantile(ns, q) / 1e3 }

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/kvoracle/kvoracle/bench/bars"
 	"github.com/kvoracle/kvoracle/bench/measure"
 	"github.com/kvoracle/kvoracle/bench/workload"
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -174,7 +175,7 @@ func (b *both) measure(q *question, isCold bool) (us []float64) {
 				}
 			}
 		}
-		us = append(us, measure.Quantile(measure.Each(measure.ThreadTime, calls, before, func(int) { step(q) }), 0.5)/1e3)
+		us = append(us, bars.Quantile(measure.Each(measure.ThreadTime, calls, before, func(int) { step(q) }), 0.5)/1e3)
 	}
 	runtime.KeepAlive(sink)
 	return us

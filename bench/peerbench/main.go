@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvoracle/kvoracle/bench/measure"
+	"github.com/kvoracle/kvoracle/bench/bars"
 )
 
 // engine is an index to be measured.
@@ -124,7 +124,7 @@ func (e *engine) measure(file, peers string, runs int) (map[string]float64, erro
 	}
 	medians := make(map[string]float64)
 	for name, values := range all {
-		medians[name] = measure.Quantile(values, 0.5)
+		medians[name] = bars.Quantile(values, 0.5)
 	}
 	return medians, nil
 }

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/kvoracle/kvoracle/bench/bars"
 	"github.com/kvoracle/kvoracle/bench/kvops"
 	"github.com/kvoracle/kvoracle/bench/measure"
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -113,7 +114,7 @@ func ours(file io.Reader, out io.Writer) error {
 	nothing := func([]block.Local) {}
 	prepare := func(q []block.Local) { chain = kvops.Chain(chain[:0], q) }
 	ask := func(all [][]block.Local, before, f func([]block.Local)) float64 {
-		return measure.Quantile(measure.Each(measure.WallTime, len(all), func(i int) { before(all[i]) }, func(i int) { f(all[i]) }), 0.5)
+		return bars.Quantile(measure.Each(measure.WallTime, len(all), func(i int) { before(all[i]) }, func(i int) { f(all[i]) }), 0.5)
 	}
 	value("one", ask(questions[one], nothing, locals))
 	value("one-ids", ask(questions[one], prepare, ids))
@@ -130,7 +131,7 @@ func ours(file io.Reader, out io.Writer) error {
 			}
 			before(all[i+1])
 		}, func(i int) { f(all[i+1]) })
-		return measure.Quantile(times, 0.5), measure.Quantile(times, 0.99)
+		return bars.Quantile(times, 0.5), bars.Quantile(times, 0.99)
 	}
 	// The question has just come in: it is in the caches, as in the other programs.
 	var read block.Local
@@ -151,7 +152,7 @@ func ours(file io.Reader, out io.Writer) error {
 		for i := range all {
 			all[i] = measure.PerCall(500, func(int) { f(long) })
 		}
-		return measure.Quantile(all, 0.5)
+		return bars.Quantile(all, 0.5)
 	}
 	value("deep", loop(locals))
 	value("deep-ids", loop(ids))

@@ -17,8 +17,9 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"time"
+
+	"github.com/kvoracle/kvoracle/bench/bars"
 )
 
 // settings is what can be asked of the bench.
@@ -137,9 +138,9 @@ func rounds(ctx context.Context, s *settings, p *probe, server, fleet *process) 
 			return err
 		}
 		time.Sleep(s.window / 8)
-		r.ratio = append(r.ratio, quantile(loaded, 0.99)/quantile(quiet, 0.99))
-		r.quiet99, r.loaded99 = append(r.quiet99, quantile(quiet, 0.99)), append(r.loaded99, quantile(loaded, 0.99))
-		r.quiet50, r.loaded50 = append(r.quiet50, quantile(quiet, 0.5)), append(r.loaded50, quantile(loaded, 0.5))
+		r.ratio = append(r.ratio, bars.Quantile(loaded, 0.99)/bars.Quantile(quiet, 0.99))
+		r.quiet99, r.loaded99 = append(r.quiet99, bars.Quantile(quiet, 0.99)), append(r.loaded99, bars.Quantile(loaded, 0.99))
+		r.quiet50, r.loaded50 = append(r.quiet50, bars.Quantile(quiet, 0.5)), append(r.loaded50, bars.Quantile(loaded, 0.5))
 	}
 	cost := make([]float64, len(r.achieved))
 	for i := range cost {
@@ -158,27 +159,9 @@ func rounds(ctx context.Context, s *settings, p *probe, server, fleet *process) 
 	return nil
 }
 
-func median(all []float64) float64 {
-	slices.Sort(all)
-	return all[len(all)/2]
-}
+// info prints a median, bar one with a promise about it.
+func info(name string, all []float64, unit string) { (&bars.Bar{Name: name, Unit: unit}).Print(all) }
 
-func quantile(all []float64, q float64) float64 {
-	slices.Sort(all)
-	return all[min(int(q*float64(len(all))), len(all)-1)]
-}
-
-func info(name string, all []float64, unit string) {
-	m := median(all)
-	fmt.Printf("info %-28s %10.4g %10s       (%s; %.4g to %.4g)\n", name, m, "", unit, all[0], all[len(all)-1])
-}
-
-// bar prints a promise about the median.
 func bar(name string, all []float64, limit float64, atLeast bool, unit string) {
-	m := median(all)
-	verdict := "ok"
-	if m > limit != atLeast && m != limit {
-		verdict = "short"
-	}
-	fmt.Printf("bar  %-28s %10.4g %10.4g %-5s (%s; %.4g to %.4g)\n", name, m, limit, verdict, unit, all[0], all[len(all)-1])
+	(&bars.Bar{Name: name, Limit: limit, AtLeast: atLeast, Unit: unit}).Print(all)
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/kvoracle/kvoracle/bench/bars"
 	"github.com/kvoracle/kvoracle/internal/block"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -160,9 +161,9 @@ func stalled(ctx context.Context, s *settings, p *probe, server *process, addres
 	}
 	fmt.Printf("info %-28s %10d %10s       (batches taken before it was held up, and none lost)\n", "stalled-batches", sent, "")
 	fmt.Printf("info %-28s %10.4g %10s       (batches/s of 20 blocks)\n", "flood-batches", float64(flows)/s.stall.Seconds(), "")
-	base := quantile(quiet, 0.99)
-	info("route-p99-under-flood", []float64{quantile(under, 0.99) / base}, "times quiet")
-	bar("route-p99-with-stalled", []float64{quantile(loaded, 0.99) / base}, 2, false, "times quiet")
+	base := bars.Quantile(quiet, 0.99)
+	info("route-p99-under-flood", []float64{bars.Quantile(under, 0.99) / base}, "times quiet")
+	bar("route-p99-with-stalled", []float64{bars.Quantile(loaded, 0.99) / base}, 2, false, "times quiet")
 	bar("stalled-memory", []float64{grown}, 16, false, "MiB of live memory more with a reporter that does not read acks and one that floods")
 	return nil
 }

@@ -17,6 +17,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/kvoracle/kvoracle/bench/bars"
 )
 
 const (
@@ -37,19 +39,11 @@ type bench struct {
 
 func (b *bench) value(name string, v float64) { b.values[name] = append(b.values[name], v) }
 
-// bar is a promise about a measured value.
-type bar struct {
-	name    string
-	limit   float64 // 0: none, for information
-	atLeast bool
-	unit    string
-}
-
 // scenario measures the values of some bars.
 type scenario struct {
 	name string
 	run  func(context.Context, *bench) error
-	bars []bar
+	bars []bars.Bar
 }
 
 func main() {
@@ -87,27 +81,12 @@ func measure(b *bench, only string) error {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		for _, bar := range s.bars {
-			all := b.values[bar.name]
+			all := b.values[bar.Name]
 			if len(all) == 0 {
-				return fmt.Errorf("%s: no value of %s", s.name, bar.name)
+				return fmt.Errorf("%s: no value of %s", s.name, bar.Name)
 			}
-			bar.print(all)
+			bar.Print(all)
 		}
 	}
 	return nil
-}
-
-func (b *bar) print(all []float64) {
-	slices.Sort(all)
-	v := all[len(all)/2]
-	spread := fmt.Sprintf("%s; %.4g to %.4g", b.unit, all[0], all[len(all)-1])
-	if b.limit == 0 {
-		fmt.Printf("info %-28s %10.4g %10s       (%s)\n", b.name, v, "", spread)
-		return
-	}
-	verdict := "ok"
-	if v > b.limit != b.atLeast && v != b.limit {
-		verdict = "short"
-	}
-	fmt.Printf("bar  %-28s %10.4g %10.4g %-5s (%s)\n", b.name, v, b.limit, verdict, spread)
 }

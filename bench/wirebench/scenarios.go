@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/kvoracle/kvoracle/bench/bars"
 	"github.com/kvoracle/kvoracle/internal/block"
 )
 
@@ -18,50 +19,50 @@ const (
 )
 
 var scenarios = []scenario{
-	{"hash", hashing, []bar{
-		{name: "hash-16", limit: 8, unit: "ns a block of 16 tokens, chained"},
-		{name: "hash-64", unit: "ns a block of 64 tokens, chained"},
+	{"hash", hashing, []bars.Bar{
+		{Name: "hash-16", Limit: 8, Unit: "ns a block of 16 tokens, chained"},
+		{Name: "hash-64", Unit: "ns a block of 64 tokens, chained"},
 	}},
-	{"512", small, []bar{
-		{name: "unary-512", limit: 1.20, unit: "x echo, server CPU"},
-		{name: "unary-512-us", unit: "us of server CPU a Route"},
-		{name: "unary-512-echo-us", unit: "us of server CPU an echo"},
-		{name: "unary-512-allocs", limit: 5, unit: "allocations beyond the echo's"},
-		{name: "unary-512-echo-allocs", unit: "allocations an echo"},
-		{name: "stream-512-rate", limit: 100_000, atLeast: true, unit: "decisions a second of the server's core"},
-		{name: "stream-512", limit: 1.4, unit: "x echo stream, server CPU"},
-		{name: "stream-512-echo-us", unit: "us of server CPU an echo"},
-		{name: "stream-512-clock", unit: "decisions a second of the clock"},
-		{name: "stream-32-hashes-rate", limit: 100_000, atLeast: true, unit: "decisions a second of the server's core"},
-		{name: "stream-32-hashes", limit: 1.4, unit: "x echo stream, server CPU"},
+	{"512", small, []bars.Bar{
+		{Name: "unary-512", Limit: 1.20, Unit: "x echo, server CPU"},
+		{Name: "unary-512-us", Unit: "us of server CPU a Route"},
+		{Name: "unary-512-echo-us", Unit: "us of server CPU an echo"},
+		{Name: "unary-512-allocs", Limit: 5, Unit: "allocations beyond the echo's"},
+		{Name: "unary-512-echo-allocs", Unit: "allocations an echo"},
+		{Name: "stream-512-rate", Limit: 100_000, AtLeast: true, Unit: "decisions a second of the server's core"},
+		{Name: "stream-512", Limit: 1.4, Unit: "x echo stream, server CPU"},
+		{Name: "stream-512-echo-us", Unit: "us of server CPU an echo"},
+		{Name: "stream-512-clock", Unit: "decisions a second of the clock"},
+		{Name: "stream-32-hashes-rate", Limit: 100_000, AtLeast: true, Unit: "decisions a second of the server's core"},
+		{Name: "stream-32-hashes", Limit: 1.4, Unit: "x echo stream, server CPU"},
 	}},
-	{"workers", manyWorkers, []bar{
-		{name: "workers-1024", limit: 3, unit: "us more than with 64 workers, on a stream"},
+	{"workers", manyWorkers, []bars.Bar{
+		{Name: "workers-1024", Limit: 3, Unit: "us more than with 64 workers, on a stream"},
 	}},
-	{"8192", medium, []bar{
-		{name: "unary-8192", limit: 1.25, unit: "x echo, server CPU"},
-		{name: "unary-8192-us", unit: "us of server CPU a Route"},
-		{name: "unary-8192-plain", limit: 0.5, unit: "x echo of gRPC out of the box, server CPU"},
+	{"8192", medium, []bars.Bar{
+		{Name: "unary-8192", Limit: 1.25, Unit: "x echo, server CPU"},
+		{Name: "unary-8192-us", Unit: "us of server CPU a Route"},
+		{Name: "unary-8192-plain", Limit: 0.5, Unit: "x echo of gRPC out of the box, server CPU"},
 	}},
-	{"131072", large, []bar{
-		{name: "unary-131072", limit: 1.5, unit: "x echo, server CPU"},
-		{name: "unary-131072-us", unit: "us of server CPU a Route"},
+	{"131072", large, []bars.Bar{
+		{Name: "unary-131072", Limit: 1.5, Unit: "x echo, server CPU"},
+		{Name: "unary-131072-us", Unit: "us of server CPU a Route"},
 	}},
-	{"latency", latency, []bar{
-		{name: "latency-p99", limit: 2, unit: "x echo's p99, 5,000/s, 8,192 tokens, 20,000 blocks/s"},
-		{name: "latency-p99-us", unit: "us"},
-		{name: "latency-p50-us", unit: "us"},
+	{"latency", latency, []bars.Bar{
+		{Name: "latency-p99", Limit: 2, Unit: "x echo's p99, 5,000/s, 8,192 tokens, 20,000 blocks/s"},
+		{Name: "latency-p99-us", Unit: "us"},
+		{Name: "latency-p50-us", Unit: "us"},
 	}},
-	{"overload", overload, []bar{
-		{name: "overload-goodput", limit: 0.9, atLeast: true, unit: "of the peak, 8,192 tokens, twice the peak offered"},
-		{name: "overload-offered", unit: "x the peak: what the client really offered"},
-		{name: "overload-p99-ms", unit: "ms, of the answered"},
-		{name: "overload-memory", limit: 256, unit: "MiB more resident"},
-		{name: "overload-reports", limit: 0.95, atLeast: true, unit: "of the report batches sent meanwhile were applied"},
+	{"overload", overload, []bars.Bar{
+		{Name: "overload-goodput", Limit: 0.9, AtLeast: true, Unit: "of the peak, 8,192 tokens, twice the peak offered"},
+		{Name: "overload-offered", Unit: "x the peak: what the client really offered"},
+		{Name: "overload-p99-ms", Unit: "ms, of the answered"},
+		{Name: "overload-memory", Limit: 256, Unit: "MiB more resident"},
+		{Name: "overload-reports", Limit: 0.95, AtLeast: true, Unit: "of the report batches sent meanwhile were applied"},
 	}},
-	{"trace", tracing, []bar{
-		{name: "trace-unsampled", limit: 1.05, unit: "x untraced, server CPU"},
-		{name: "trace-sampled", limit: 12, unit: "us for the span"},
+	{"trace", tracing, []bars.Bar{
+		{Name: "trace-unsampled", Limit: 1.05, Unit: "x untraced, server CPU"},
+		{Name: "trace-sampled", Limit: 12, Unit: "us for the span"},
 	}},
 }
 
