@@ -62,11 +62,10 @@ func (r *Reporter) next(s *blockStream, now time.Time) todo {
 	if b := r.out.unsent(); b != nil {
 		return todo{batch: b.msg, digests: b.digests}
 	}
-	gathering := r.batchNot.Sub(now)
-	if gathering > 0 && !r.out.barrier && r.out.bytes < r.out.limit/2 && r.out.hasWork() {
-		return todo{wait: gathering}
-	}
 	if r.out.hasWork() {
+		if wait := r.batchNot.Sub(now); wait > 0 && !r.out.barrier && r.out.bytes < r.out.limit/2 {
+			return todo{wait: wait}
+		}
 		if d := r.cfg.gather; d > 0 {
 			r.batchNot = now.Add(d + rand.N(d/2+1)) // or a fleet that started together would talk in chorus
 		}

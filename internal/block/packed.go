@@ -16,7 +16,7 @@ func AppendPackedChain(dst []ID, k Keyspace, pieces [][]byte, size int) []ID {
 		return dst
 	}
 	bytes := 4 * size
-	dst = slices.Grow(dst, packedLen(pieces)/bytes)
+	dst = slices.Grow(dst, PackedLen(pieces)/bytes)
 	parent := uint64(k)
 	var buf [2048]byte
 	carry := buf[:0] // the beginning of a block that goes on in the next piece
@@ -62,7 +62,7 @@ func localPacked(b []byte) uint64 {
 
 // AppendPackedLocalChain is AppendChain of packed local hashes. Bytes after the last full one are not looked at.
 func AppendPackedLocalChain(dst []ID, k Keyspace, pieces [][]byte) []ID {
-	dst = slices.Grow(dst, packedLen(pieces)/8)
+	dst = slices.Grow(dst, PackedLen(pieces)/8)
 	parent := uint64(k)
 	var word [8]byte
 	have := 0 // bytes of word
@@ -85,7 +85,8 @@ func AppendPackedLocalChain(dst []ID, k Keyspace, pieces [][]byte) []ID {
 	return dst
 }
 
-func packedLen(pieces [][]byte) int {
+// PackedLen is the length of all pieces together, in bytes.
+func PackedLen(pieces [][]byte) int {
 	n := 0
 	for _, p := range pieces {
 		n += len(p)

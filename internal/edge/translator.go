@@ -119,16 +119,8 @@ func (t *Translator) Store(s *Store, c Contents) Result {
 		return t.storeNameless(s, c)
 	}
 	from, fresh, waits, refused := t.check(s)
-	limited := 0
-	if t.isLimited {
-		limited = waits
-	}
-	switch {
-	case refused != None:
-	case t.isLimited && waits > 0 && t.limited+limited > t.limits.Waiting:
-		refused = WaitingFull
-	case len(t.all)+fresh > t.limits.Names || !t.budget.take(fresh):
-		refused = NamesFull
+	if refused == None {
+		refused = t.admit(fresh, waits)
 	}
 	if refused != None {
 		t.isShort = true
@@ -141,6 +133,18 @@ func (t *Translator) Store(s *Store, c Contents) Result {
 	t.budget.give(t.paid) // for what there was no room for
 	t.paid = 0
 	return r
+}
+
+// admit takes room for so many new names, some of which wait, or says what there is no room for.
+func (t *Translator) admit(fresh, waits int) Refusal {
+	switch {
+	case t.isLimited && waits > 0 && t.limited+waits > t.limits.Waiting:
+		return WaitingFull
+	case len(t.all)+fresh > t.limits.Names || !t.budget.take(fresh):
+		return NamesFull
+	default:
+		return None
+	}
 }
 
 // storeNameless adds copies of names, some of which may stand for nothing yet.
@@ -156,14 +160,7 @@ func (t *Translator) storeNameless(s *Store, c Contents) Result {
 			fresh++
 		}
 	}
-	refused := None
-	switch {
-	case t.isLimited && fresh > 0 && t.limited+fresh > t.limits.Waiting:
-		refused = WaitingFull
-	case len(t.all)+fresh > t.limits.Names || !t.budget.take(fresh):
-		refused = NamesFull
-	}
-	if refused != None {
+	if refused := t.admit(fresh, fresh); refused != None {
 		t.isShort = true
 		return Result{Refused: refused}
 	}

@@ -55,12 +55,19 @@ func (o *Oracle) reprice(w *fleet.Worker) {
 func (o *Oracle) relearn(id fleet.TargetID) {
 	o.pricing.Lock()
 	defer o.pricing.Unlock()
+	o.retake(id)
+}
+
+// retake is relearn for one who holds the lock.
+func (o *Oracle) retake(id fleet.TargetID) {
 	f := o.feed(id)
 	if f == nil {
 		return
 	}
 	if p := f.pricing.Load(); p != nil {
-		f.pricing.Store(&pricing{p.class, p.prior, corrected(p.prior, o.learn.Of(id))})
+		if c := corrected(p.prior, o.learn.Of(id)); c != p.cost {
+			f.pricing.Store(&pricing{p.class, p.prior, c})
+		}
 	}
 }
 
@@ -71,15 +78,7 @@ func (o *Oracle) relearnAll() {
 	defer o.pricing.Unlock()
 	for _, w := range o.fleet.View().Workers() {
 		for _, id := range w.Targets {
-			f := o.feed(id)
-			if f == nil {
-				continue
-			}
-			if p := f.pricing.Load(); p != nil {
-				if c := corrected(p.prior, o.learn.Of(id)); c != p.cost {
-					f.pricing.Store(&pricing{p.class, p.prior, c})
-				}
-			}
+			o.retake(id)
 		}
 	}
 }

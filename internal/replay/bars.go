@@ -145,12 +145,7 @@ func (r *Report) Bars() []Bar {
 	var capacity, wrong, blind, alone samples
 	for i := range r.Cells {
 		c := &r.Cells[i]
-		best := 0.0
-		for _, l := range r.Policies {
-			if l.IsRival {
-				best = max(best, c.Capacities[l.Name])
-			}
-		}
+		best := r.bestCapacity(c)
 		if v, ok := c.Capacities[Ours]; ok && best > 0 {
 			capacity = append(capacity, sample{v / best, c.Name})
 		}
@@ -176,4 +171,15 @@ func (r *Report) Bars() []Bar {
 	add("decisions-only-worst", blind.worst(false), 1, false, "mean TTFT, knowing own decisions only / SGLang, worst")
 	add("unshared-worst", alone.worst(false), 1.02, false, "mean TTFT without shared prefixes, ours / least loaded, worst")
 	return out
+}
+
+// bestCapacity is that of the cell's best rival; 0: none was measured.
+func (r *Report) bestCapacity(c *CellReport) float64 {
+	best := 0.0
+	for _, l := range r.Policies {
+		if l.IsRival {
+			best = max(best, c.Capacities[l.Name])
+		}
+	}
+	return best
 }

@@ -201,12 +201,7 @@ func (r *Report) writeCapacity(p *page) {
 	p.head(head...)
 	for i := range r.Cells {
 		c := &r.Cells[i]
-		best := 0.0
-		for _, l := range r.Policies {
-			if l.IsRival {
-				best = max(best, c.Capacities[l.Name])
-			}
-		}
+		best := r.bestCapacity(c)
 		cells := []string{c.Name}
 		for _, l := range r.Policies {
 			v, ok := c.Capacities[l.Name]

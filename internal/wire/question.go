@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -265,7 +266,7 @@ type packedPrompt struct {
 
 // unpack32 makes the slice that protobuf-go would have made.
 func unpack32(pieces [][]byte) []uint32 {
-	out := make([]uint32, packedLen(pieces)/4)
+	out := make([]uint32, block.PackedLen(pieces)/4)
 	s := newScanner(pieces)
 	var b [4]byte
 	for i := range out {

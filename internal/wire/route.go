@@ -135,7 +135,7 @@ func refuseUnserved(m *kvoraclev1.RouteRequest) error {
 
 func decodePrompt(m *kvoraclev1.RouteRequest, packed packedPrompt, l Limits) (oracle.Prompt, error) {
 	if packed.form == tokenIDs {
-		n := packedLen(packed.pieces) / 4
+		n := block.PackedLen(packed.pieces) / 4
 		return oracle.Prompt{PackedTokens: packed.pieces, Length: n}, checkTokens(n, l)
 	}
 	switch p := m.GetPrompt().(type) {
@@ -186,7 +186,7 @@ func decodeHashes(p *kvoraclev1.BlockHashPrompt, packed packedPrompt, l Limits) 
 	}
 	n, size, tokens := len(p.GetLocalHashes()), int(p.GetBlockSize()), int(p.GetTokenCount())
 	if packed.form == localHashes {
-		n = packedLen(packed.pieces) / 8
+		n = block.PackedLen(packed.pieces) / 8
 	}
 	switch {
 	case tokens == 0:

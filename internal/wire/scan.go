@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/kvoracle/kvoracle/internal/block"
 )
 
 // scanner reads a message that lies in several pieces of memory.
@@ -14,17 +16,9 @@ type scanner struct {
 }
 
 func newScanner(pieces [][]byte) scanner {
-	s := scanner{pieces: pieces, left: packedLen(pieces)}
+	s := scanner{pieces: pieces, left: block.PackedLen(pieces)}
 	s.next()
 	return s
-}
-
-func packedLen(pieces [][]byte) int {
-	n := 0
-	for _, p := range pieces {
-		n += len(p)
-	}
-	return n
 }
 
 // next moves on to the next piece that is not empty.
