@@ -39,21 +39,14 @@ type Note struct {
 	Transfer float32
 }
 
-// stage is a booking's place in its life. It only grows.
-type stage uint8
-
-const (
-	booked     stage = iota // decided, not known to have been sent
-	dispatched              // sent
-	decoding                // has its first token
-)
-
 // booking is a living booking with its amounts in range.
 type booking struct {
 	Booking
-	stage    stage
+	sent     bool  // its dispatch was told
+	decoding bool  // its prefill is over, as told or as presumed; only a move to another target takes that back
 	told     bool  // its first token was, by word or by output
 	bookedAt int64 // on the tracker's clock
+	came     int64 // the same, to the target where it is
 	renewed  int64 // the same; the lease counts from here
 	amounts  amounts
 

@@ -557,6 +557,42 @@ func TestSilentGatewaysPrefillsEndByTheClock(t *testing.T) {
 	}
 }
 
+// TestWhatIsPresumedSilencesNobody: a prefill that the clock has ended is news to nobody. Its dispatch is still applied, and
+// a retry elsewhere begins a prefill there.
+func TestWhatIsPresumedSilencesNobody(t *testing.T) {
+	tr := twoTargets(Config{})
+	book := func(id DecisionID, at time.Duration) {
+		mustBook(t, tr, Booking{ID: id, Target: 0, Gateway: "silent", PromptTokens: 1000, UncachedTokens: 1000, PrefillSeconds: 1}, at)
+	}
+	for id := DecisionID(1); id <= 4; id++ {
+		book(id, 0)
+		tr.Finish(id, 5, after(0))
+	}
+	book(11, 0)
+	const later = 5 * time.Second
+	if s := state(tr, 0, later); s.Prefilling != 0 || s.Decoding != 1 {
+		t.Fatalf("after its time: %+v", s)
+	}
+	if o := tr.Dispatched(11, 0, false, "", after(later)); o != Applied {
+		t.Errorf("its dispatch: %v", o)
+	}
+	if o := tr.Dispatched(11, 0, true, "", after(later)); o != Late {
+		t.Errorf("the same again: %v", o)
+	}
+	if s := state(tr, 0, later); s.Prefilling != 0 || s.Decoding != 1 {
+		t.Errorf("dispatched where it was booked: %+v", s)
+	}
+	if o := tr.Dispatched(11, 1, true, "", after(later)); o != Applied {
+		t.Errorf("a retry: %v", o)
+	}
+	if s := tr.States(both(), after(later), nil); s[0].InFlight != 0 || s[1].Prefilling != 1 || s[1].PendingPrefillSeconds != 1 {
+		t.Errorf("a retry: %+v", s)
+	}
+	if s := state(tr, 1, later+2*time.Second); s.Prefilling != 0 || s.Decoding != 1 {
+		t.Errorf("a retry that has had its time: %+v", s)
+	}
+}
+
 // TestSharedMemoryOutlivesItsFirstUser: what two requests share is held until the second ends, whoever came first.
 func TestSharedMemoryOutlivesItsFirstUser(t *testing.T) {
 	tr := twoTargets(Config{})

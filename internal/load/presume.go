@@ -54,7 +54,7 @@ func (t *Tracker) begun(g *target) int64 {
 	if b == nil || len(t.habits) == 0 || t.tells(b.Gateway) {
 		return 0
 	}
-	return min(int64(float64(t.clock-max(g.turn, b.bookedAt))/presumeAfter), b.amounts.prefill)
+	return min(int64(float64(t.clock-max(g.turn, b.came))/presumeAfter), b.amounts.prefill)
 }
 
 // presume ends the prefills of a target that have had their time.
@@ -63,13 +63,13 @@ func (t *Tracker) presume(g *target) {
 		return // everybody tells
 	}
 	for b := g.prefills.first; b != nil && !t.tells(b.Gateway); b = g.prefills.first {
-		turn := max(g.turn, b.bookedAt) // when it could begin
+		turn := max(g.turn, b.came) // when it could begin
 		given := max(int64(presumeAfter*float64(b.amounts.prefill)), presumeLeast)
 		if t.clock-turn < given {
 			return
 		}
 		g.turn = turn + given
-		t.change(b, func() { b.stage = decoding })
+		t.change(b, func() { b.decoding = true })
 		t.count.Presumed++
 	}
 }

@@ -35,7 +35,8 @@ func (o Outcome) String() string {
 
 // Dispatched says that the request was sent, by which gateway (empty: not known), and, with hasTarget, where: a target
 // other than the booked one takes the booking over. Until the first token it may be said again with another target (a
-// retry); repeating what is known, or coming after the first token, is Late.
+// retry); repeating what is known, or coming after the first token, is Late. A first token that was only presumed counts
+// for neither.
 func (t *Tracker) Dispatched(id DecisionID, to fleet.TargetID, hasTarget bool, gateway string, now time.Time) Outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,19 +46,19 @@ func (t *Tracker) Dispatched(id DecisionID, to fleet.TargetID, hasTarget bool, g
 		return t.tell(Unknown)
 	}
 	moves := hasTarget && to != b.Target
-	if b.stage >= decoding || (b.stage == dispatched && !moves) {
+	if b.told || (b.sent && !moves) {
 		return t.tell(Late)
 	}
 	if moves {
 		t.targets[b.Target].leave(b)
-		b.Target = to
+		b.Target, b.decoding = to, false // what was presumed of the one is not so of the other
 		t.enter(t.targets[to], b)
 	}
 	if gateway != "" && gateway != b.Gateway {
 		t.leaveGateway(b)
 		t.joinGateway(b, gateway)
 	}
-	b.stage = dispatched
+	b.sent = true
 	t.renew(b, at)
 	return t.tell(Applied)
 }
@@ -75,7 +76,7 @@ func (t *Tracker) FirstToken(id DecisionID, now time.Time) (o Outcome, waited ti
 		return t.tell(Late), 0
 	}
 	b.told = true
-	t.change(b, func() { b.stage = decoding })
+	t.change(b, func() { b.decoding = true })
 	t.targets[b.Target].turn = at
 	t.renew(b, at)
 	return t.tell(Applied), time.Duration(at - b.bookedAt)
@@ -98,7 +99,7 @@ func (t *Tracker) Generating(id DecisionID, outputTokens int, now time.Time) Out
 	t.change(b, func() {
 		b.amounts.output = out
 		if out > 0 {
-			b.stage, b.told = decoding, true
+			b.decoding, b.told = true, true
 		}
 	})
 	t.renew(b, at)
@@ -176,10 +177,10 @@ func (t *Tracker) Expire(now time.Time) (released int) {
 func (t *Tracker) change(b *booking, edit func()) {
 	g := t.targets[b.Target]
 	g.add(b, -1)
-	before := b.stage
+	before := b.decoding
 	edit()
 	g.add(b, 1)
-	if before < decoding && b.stage >= decoding {
+	if !before && b.decoding {
 		g.prefills.remove(b)
 	}
 }

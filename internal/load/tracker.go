@@ -242,8 +242,9 @@ func (t *Tracker) MeanOutput() float64 {
 
 // enter adds a booking to a target's sums.
 func (t *Tracker) enter(g *target, b *booking) {
+	b.came = t.clock
 	g.bookings.pushBack(b)
-	if b.stage < decoding {
+	if !b.decoding {
 		g.prefills.pushBack(b)
 	}
 	g.mark(b)
@@ -252,7 +253,7 @@ func (t *Tracker) enter(g *target, b *booking) {
 
 func (g *target) leave(b *booking) {
 	g.bookings.remove(b)
-	if b.stage < decoding {
+	if !b.decoding {
 		g.prefills.remove(b)
 	}
 	g.unmark(b)
@@ -263,7 +264,7 @@ func (g *target) leave(b *booking) {
 func (g *target) add(b *booking, sign int64) {
 	a := &b.amounts
 	g.booked += sign
-	if b.stage < decoding {
+	if !b.decoding {
 		g.prefilling += sign
 		g.pending += sign * a.prefill
 		g.pendingTok += sign * a.uncached

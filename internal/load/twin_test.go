@@ -30,7 +30,7 @@ type twinBooking struct {
 	sent, first, told    bool
 	came                 int // number of its arrival at its target
 	output               int
-	made, heard          time.Duration
+	made, at, heard      time.Duration
 	nanos                int64
 	expected             int
 	prompt, fresh, share int
@@ -82,7 +82,7 @@ func (w *twin) book(b Booking, m Marks) error {
 		w.count.Full++
 		return ErrFull
 	}
-	n := &twinBooking{Booking: b, made: w.clock, heard: w.clock}
+	n := &twinBooking{Booking: b, made: w.clock, at: w.clock, heard: w.clock}
 	n.prompt = max(b.PromptTokens, 0)
 	n.fresh, n.share = min(max(b.UncachedTokens, 0), n.prompt), min(max(b.SharedTokens, 0), n.prompt)
 	if n.marks = m; m.Covered > 0 {
@@ -108,12 +108,12 @@ func (w *twin) dispatched(id DecisionID, to fleet.TargetID, has bool, gateway st
 		return Unknown
 	}
 	moves := has && to != b.Target
-	if b.first || (b.sent && !moves) {
+	if b.told || (b.sent && !moves) {
 		return Late
 	}
 	if moves {
 		w.came++
-		b.Target, b.came = to, w.came
+		b.Target, b.came, b.at, b.first = to, w.came, w.clock, false
 	}
 	if gateway != "" {
 		b.Gateway = gateway
@@ -202,7 +202,7 @@ func (w *twin) begun(id fleet.TargetID) int64 {
 	if b == nil || w.tells(b.Gateway) {
 		return 0
 	}
-	return min(int64(float64(w.clock-max(w.targets[id].turn, b.made))/1.25), b.nanos)
+	return min(int64(float64(w.clock-max(w.targets[id].turn, b.at))/1.25), b.nanos)
 }
 
 // presume looks for the first prefill of a target until it may stay.
@@ -218,7 +218,7 @@ func (w *twin) presume(id fleet.TargetID) {
 		if b == nil || w.tells(b.Gateway) {
 			return
 		}
-		begun := max(g.turn, b.made)
+		begun := max(g.turn, b.at)
 		given := max(time.Duration(float64(b.nanos)*1.25), 10*time.Millisecond)
 		if w.clock < begun+given {
 			return
