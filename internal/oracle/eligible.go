@@ -1,0 +1,126 @@
+package oracle
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+)
+
+// eligible sorts the model's targets into candidates and excluded ones.
+func (o *Oracle) eligible(view *fleet.View, r *RouteRequest, now time.Time, w *work) error {
+	workers := view.Model(r.Model)
+	if len(workers) == 0 {
+		return Fault(NotFound, ReasonModelUnknown, "model", strconv.Quote(r.Model), "want a model that a known worker serves")
+	}
+	if r.Prompt.LocalsSize != 0 && !slices.ContainsFunc(workers, func(x *fleet.Worker) bool { return x.BlockSize == r.Prompt.LocalsSize }) {
+		return Fault(FailedPrecondition, ReasonBlockSizeMismatch, "block_hashes.block_size", strconv.Itoa(r.Prompt.LocalsSize),
+			"want one in use for this model: "+sizesInUse(workers))
+	}
+	allowed, denied := newNames(r.Allowed), newNames(r.Denied)
+	o.feedsMu.RLock()
+	defer o.feedsMu.RUnlock()
+	for _, x := range workers {
+		why := exclusion(x, r, &allowed, &denied)
+		for rank, id := range x.Targets {
+			if int(id) >= len(o.feeds) || o.feeds[id] == nil {
+				continue // it is being born, or has just gone
+			}
+			c := candidate{worker: x, rank: rank, id: id, why: why, blocks: o.feeds[id].confidence(now), cost: &o.feeds[id].pricing.Load().cost}
+			c.credit = o.feeds[id].credit(c.blocks)
+			if why != NotExcluded {
+				w.counts[why]++
+				w.excluded = append(w.excluded, c)
+				continue
+			}
+			c.size = w.promptFor(x.BlockSize)
+			w.targets = append(w.targets, c)
+		}
+	}
+	if len(w.targets) == 0 {
+		return w.nobody(r)
+	}
+	return nil
+}
+
+// exclusion is why a worker cannot take the request, as far as its load does not matter.
+func exclusion(x *fleet.Worker, r *RouteRequest, allowed, denied *names) Exclusion {
+	role := r.Role
+	if role == 0 {
+		role = fleet.Aggregated
+	}
+	switch {
+	case x.IsDraining:
+		return ExcludedDraining
+	case x.IsLost:
+		return ExcludedLost
+	case denied.has(x.Worker):
+		return ExcludedDenied
+	case len(r.Allowed) > 0 && !allowed.has(x.Worker):
+		return ExcludedNotAllowed
+	case !x.Roles.Serves(role):
+		return ExcludedRole
+	case r.Prompt.LocalsSize != 0 && x.BlockSize != r.Prompt.LocalsSize:
+		return ExcludedBlockSize
+	}
+	for k, v := range r.Labels {
+		if got, ok := x.Labels[k]; !ok || got != v {
+			return ExcludedLabel
+		}
+	}
+	return NotExcluded
+}
+
+// names is a list of names; a long one is looked up by hash, so that lists and fleets do not multiply.
+type names struct {
+	few  []string
+	many map[string]struct{}
+}
+
+func newNames(list []string) names {
+	const few = 8
+	if len(list) <= few {
+		return names{few: list}
+	}
+	n := names{many: make(map[string]struct{}, len(list))}
+	for _, s := range list {
+		n.many[s] = struct{}{}
+	}
+	return n
+}
+
+func (n *names) has(s string) bool {
+	if n.many != nil {
+		_, ok := n.many[s]
+		return ok
+	}
+	return slices.Contains(n.few, s)
+}
+
+func sizesInUse(workers []*fleet.Worker) string {
+	var sizes []int
+	for _, x := range workers {
+		if !slices.Contains(sizes, x.BlockSize) {
+			sizes = append(sizes, x.BlockSize)
+		}
+	}
+	slices.Sort(sizes)
+	return strings.Trim(fmt.Sprint(sizes), "[]")
+}
+
+// nobody is the error when every target is excluded, with the count by cause.
+func (w *work) nobody(r *RouteRequest) error {
+	var causes []string
+	for why := NotExcluded + 1; why < numExclusions; why++ {
+		if n := w.counts[why]; n > 0 {
+			causes = append(causes, fmt.Sprintf("%d %s", n, why))
+		}
+	}
+	if len(causes) == 0 {
+		causes = append(causes, "all are joining or leaving; ask again")
+	}
+	return Fault(Unavailable, ReasonNoEligibleWorker, "model", strconv.Quote(r.Model), "no target can take it: "+strings.Join(causes, ", "))
+}

@@ -1,0 +1,104 @@
+package oracle
+
+import (
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+)
+
+// promptFor finds or adds the prompt at a block size.
+func (w *work) promptFor(size int) int {
+	for i := range w.prompts {
+		if w.prompts[i].size == size {
+			return i
+		}
+	}
+	n := len(w.prompts)
+	if n < cap(w.prompts) {
+		w.prompts = w.prompts[:n+1] // keeps the buffers of an earlier decision
+	} else {
+		w.prompts = append(w.prompts, promptAt{})
+	}
+	p := &w.prompts[n]
+	p.size, p.locals, p.chain, p.facts, p.guesses = size, p.locals[:0], p.chain[:0], p.facts[:0], p.guesses[:0]
+	p.approx = p.approx[:0]
+	return n
+}
+
+// match hashes the prompt once per block size and asks both indexes who holds it.
+func (o *Oracle) match(r *RouteRequest, w *work) {
+	for i := range w.prompts {
+		p := &w.prompts[i]
+		ks := block.Identity{
+			Model: r.Model, BlockSize: p.size, LoRAName: r.LoRAName, LoRARevision: r.LoRARevision,
+			CacheSalt: r.CacheSalt, Secret: o.cfg.Secret,
+		}.Keyspace()
+		p.chain = r.Prompt.appendChain(p.chain, ks, p.size)
+		p.facts = o.index.Match(p.chain, p.facts)
+		p.guesses = o.guesses.index.Match(p.chain, p.guesses)
+		if o.approximated.Load() > 0 {
+			p.approx = o.approx.Match(p.chain, p.approx)
+		}
+	}
+	w.place()
+	for i := range w.prompts {
+		p := &w.prompts[i]
+		most := block.Usable(r.Prompt.Length, p.size) * p.size
+		for k := range p.facts {
+			if c := w.at(p.facts[k].Target, i); c != nil {
+				c.holds(&p.facts[k].Blocks, p.size, most)
+			}
+		}
+		for k := range p.approx {
+			if c := w.at(p.approx[k].Target, i); c != nil && c.blocks == Approximate {
+				c.holds(&p.approx[k].Blocks, p.size, most)
+			}
+		}
+		for k := range p.guesses {
+			if c := w.at(p.guesses[k].Target, i); c != nil {
+				for _, n := range p.guesses[k].Blocks {
+					c.shared += int(n) * p.size
+				}
+				c.guess = max(0, min(c.shared, most)-c.usable.Total())
+			}
+		}
+	}
+}
+
+// holds credits the blocks that c's target has, of which a prompt can use so many tokens at most.
+func (c *candidate) holds(blocks *[fleet.NumTiers]uint32, size, most int) {
+	for t, n := range blocks {
+		c.held[t] = int(n) * size
+		c.usable[t] = min(c.held[t], most)
+		most -= c.usable[t]
+		if c.credit < 1 {
+			c.usable[t] = int(float64(c.usable[t]) * c.credit)
+		}
+	}
+}
+
+// place notes where each target stands among the candidates, so that a match finds its candidate at once.
+func (w *work) place() {
+	for i := range w.targets {
+		id := int(w.targets[i].id)
+		if id >= len(w.places) {
+			w.places = append(w.places, make([]int32, id+1-len(w.places))...)
+		}
+		w.places[id] = int32(i)
+	}
+}
+
+// at finds the candidate that a target is, if it is one with that prompt. What was noted for an earlier decision is told
+// by the id that stands there now.
+func (w *work) at(id fleet.TargetID, prompt int) *candidate {
+	if int64(id) >= int64(len(w.places)) {
+		return nil
+	}
+	i := int(w.places[id])
+	if i >= len(w.targets) {
+		return nil
+	}
+	if c := &w.targets[i]; c.id == id && c.size == prompt {
+		return c
+	}
+	return nil
+}
