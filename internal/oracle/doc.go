@@ -13,7 +13,7 @@
 //   - a report counts for the life (incarnation) it was made in and for no other; when a life ends nothing of it can be
 //     credited to the next, though the id may be used again;
 //   - one cause asks for one snapshot: while one is awaited nothing else is asked for and no batch is applied;
-//   - guesses (what prompts under way will leave in a cache) live in an index of their own and never become facts; so does
+//   - guesses (what prompts under way will leave in a cache) live in a tree of their own and never become facts; so does
 //     what is guessed of targets that do not report, which ends with their first report;
 //   - a target that had to give up blocks at the memory limit says so, and is asked for a snapshot only when there is room.
 //

@@ -145,6 +145,18 @@ func (f *feed) sign() {
 	}
 }
 
+// isReporting says that a stream was opened in this life, so that nothing is learned from prompts. It takes no lock.
+func (f *feed) isReporting() bool {
+	s := f.signs.Load()
+	return s != nil && s.spoke
+}
+
+// isShort says that what is shown lacks blocks, which outcomes may bring back. It takes no lock.
+func (f *feed) isShort() bool {
+	s := f.signs.Load()
+	return s != nil && s.shown != nil && s.shown.IsPartial()
+}
+
 // confidence is the state said out loud. It takes no lock.
 func (f *feed) confidence(now time.Time) BlockConfidence {
 	s := f.signs.Load()

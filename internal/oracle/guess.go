@@ -12,40 +12,42 @@ import (
 )
 
 // guesses remembers what prompts under way hold in their target's cache, or will hold when their prefill is done, so that
-// a burst of one new prefix is not prefilled once per request and memory they share is counted once. Guesses live in an
-// index of their own: a fact never mixes with them, and each goes with its cause: a little after the request has
+// a burst of one new prefix is not prefilled once per request and memory they share is counted once. They live in a tree
+// of their own (guesstree.go): a fact never mixes with them, and each goes with its cause: a little after the request has
 // finished (its block reports have come by then), at once when it is given up, and by expiry when nobody says anything.
 //
-//	copies of a block in a target's ledger = its guesses whose chains have the block
+//	blocks = sum of len over living <= max
 //
-// so that the end of one guess takes nothing from another. The bound on blocks bounds guesses and their queue too: each
-// has at least one.
+// The bound on blocks bounds guesses and their queue too: each has at least one.
 type guesses struct {
-	index *index.Index // COUNTED: two prompts may guess the same block
-
-	mu      sync.Mutex
+	mu      sync.RWMutex
+	tree    guessTree
 	living  map[load.DecisionID]*guess
 	queue   []*guess // a heap; see guessqueue.go
-	targets map[fleet.TargetID]*guessed
+	targets map[fleet.TargetID]map[*guess]struct{}
 	blocks  int
 	max     int
 	forgone uint64        // prompts not remembered for want of room
 	after   time.Duration // how long a guess outlives its request
 }
 
-// guessed is what is guessed of one target.
-type guessed struct {
-	ledger *index.Ledger
-	living map[*guess]struct{}
-}
-
+// guess is one prompt: the way in the tree down to end, as far as it is still believed.
 type guess struct {
 	id     load.DecisionID
 	target fleet.TargetID
-	chain  []block.ID // as far as it is still believed; shortened, never changed
-	at     time.Time  // when it goes
-	place  int        // in the queue
-	ended  bool       // its request has finished
+	end    *run
+	at     time.Time // when it goes
+	place  int       // in the queue
+	ended  bool      // its request has finished
+}
+
+// len is how many leading blocks of the prompt are still believed to be there.
+func (x *guess) len() int { return x.end.depth + len(x.end.ids) }
+
+// unheard is a prompt of whose request nobody has said how it ended.
+type unheard struct {
+	target fleet.TargetID
+	chain  []block.ID
 }
 
 // guessMost bounds the life of a guess nobody speaks of.
@@ -53,12 +55,19 @@ const guessMost = 2 * time.Minute
 
 func newGuesses(maxBlocks int, after time.Duration) *guesses {
 	return &guesses{
-		index:   index.New(index.Config{MaxBlocks: maxBlocks}),
+		tree:    newGuessTree(),
 		living:  make(map[load.DecisionID]*guess),
-		targets: make(map[fleet.TargetID]*guessed),
+		targets: make(map[fleet.TargetID]map[*guess]struct{}),
 		max:     maxBlocks,
 		after:   after,
 	}
+}
+
+// match appends, in order of targets, who is expected to have how many leading blocks of a chain.
+func (g *guesses) match(chain []block.ID, dst []index.Match) []index.Match {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.tree.match(chain, dst)
 }
 
 // add remembers a prompt that was routed. Beyond the bound nothing is remembered: a guess is a bonus.
@@ -72,34 +81,25 @@ func (g *guesses) add(id load.DecisionID, target fleet.TargetID, chain []block.I
 		g.forgone++
 		return
 	}
-	t := g.targets[target]
-	if t == nil {
-		t = &guessed{ledger: g.index.NewLedger(target, true), living: make(map[*guess]struct{})}
-		g.index.Publish(t.ledger)
-		g.targets[target] = t
-	}
-	own := slices.Clone(chain)
-	if res := t.ledger.Store(index.Parent{IsRoot: true}, own, fleet.Device); res.Refused != index.None {
-		own = own[:res.Stored+res.Repeated] // what went in must come out
-	}
-	if len(own) == 0 {
-		g.forgone++
-		return
-	}
-	x := &guess{id: id, target: target, chain: own, at: now.Add(guessMost)}
-	g.blocks += len(own)
+	x := &guess{id: id, target: target, end: g.tree.add(chain, target), at: now.Add(guessMost)}
+	g.blocks += len(chain)
 	g.living[id] = x
-	t.living[x] = struct{}{}
+	own := g.targets[target]
+	if own == nil {
+		own = make(map[*guess]struct{})
+		g.targets[target] = own
+	}
+	own[x] = struct{}{}
 	g.push(x)
 }
 
 // believed is what is still expected of a prompt under way: its leading blocks, but for what its target has reported gone
-// since. The caller must not change it.
+// since. It is a copy.
 func (g *guesses) believed(id load.DecisionID) []block.ID {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.mu.RLock()
+	defer g.mu.RUnlock()
 	if x := g.living[id]; x != nil {
-		return x.chain
+		return x.end.chain()
 	}
 	return nil
 }
@@ -128,29 +128,31 @@ func (g *guesses) cancel(id load.DecisionID) {
 
 // shorten leaves a guess its first n blocks; without any it goes.
 func (g *guesses) shorten(x *guess, n int) {
-	t := g.targets[x.target]
-	t.ledger.Remove(x.chain[n:], fleet.Device)
-	g.blocks -= len(x.chain) - n
-	x.chain = x.chain[:n]
-	if n == 0 {
-		delete(t.living, x)
-		delete(g.living, x.id)
-		g.unqueue(x.place)
+	g.blocks -= x.len() - n
+	x.end = g.tree.cut(x.end, x.target, n)
+	if n > 0 {
+		return
 	}
+	own := g.targets[x.target]
+	if delete(own, x); len(own) == 0 {
+		delete(g.targets, x.target)
+	}
+	delete(g.living, x.id)
+	g.unqueue(x.place)
 }
 
-// expire drops what is due. It returns the guesses of whose requests nobody has said how they ended.
-func (g *guesses) expire(now time.Time) (unheard []guess) {
+// expire drops what is due. It returns what nobody has said the end of.
+func (g *guesses) expire(now time.Time) (out []unheard) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for len(g.queue) > 0 && !g.queue[0].at.After(now) {
 		x := g.queue[0]
 		if !x.ended {
-			unheard = append(unheard, *x)
+			out = append(out, unheard{x.target, x.end.chain()})
 		}
 		g.shorten(x, 0)
 	}
-	return unheard
+	return out
 }
 
 // evicted forgets blocks that their target has reported gone, and what follows them: a guess must not outlive what it
@@ -158,46 +160,47 @@ func (g *guesses) expire(now time.Time) (unheard []guess) {
 func (g *guesses) evicted(target fleet.TargetID, ids []block.ID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t := g.targets[target]
-	if t == nil || !slices.ContainsFunc(ids, t.ledger.Has) {
+	own := g.targets[target]
+	if len(own) == 0 || !g.tree.mayHave(ids) {
 		return
 	}
 	gone := make(map[block.ID]struct{}, len(ids))
 	for _, id := range ids {
 		gone[id] = struct{}{}
 	}
-	for x := range t.living {
-		n := slices.IndexFunc(x.chain, func(id block.ID) bool { _, ok := gone[id]; return ok })
-		if n >= 0 {
-			g.shorten(x, n)
+	// All are looked at before any is cut: that changes the tree.
+	type cut struct {
+		x *guess
+		n int
+	}
+	var cuts []cut
+	seen := make(map[*run]int)
+	for x := range own {
+		n := x.len()
+		for r := x.end; r != nil; r = r.up {
+			k, ok := seen[r]
+			if !ok {
+				k = slices.IndexFunc(r.ids, func(id block.ID) bool { _, ok := gone[id]; return ok })
+				seen[r] = k
+			}
+			if k >= 0 {
+				n = r.depth + k
+			}
 		}
+		if n < x.len() {
+			cuts = append(cuts, cut{x, n})
+		}
+	}
+	for _, c := range cuts {
+		g.shorten(c.x, c.n)
 	}
 }
 
-// cleared is evicted for everything the target had on its device.
+// cleared is evicted for everything the target had on its device, and drop for a target that is gone.
 func (g *guesses) cleared(target fleet.TargetID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if t := g.targets[target]; t != nil {
-		for x := range t.living {
-			g.shorten(x, 0)
-		}
+	for x := range g.targets[target] {
+		g.shorten(x, 0)
 	}
-}
-
-// drop forgets a target.
-func (g *guesses) drop(target fleet.TargetID) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	t := g.targets[target]
-	if t == nil {
-		return
-	}
-	for x := range t.living {
-		delete(g.living, x.id)
-		g.blocks -= len(x.chain)
-		g.unqueue(x.place)
-	}
-	delete(g.targets, target)
-	g.index.Drop(target)
 }

@@ -79,7 +79,7 @@ func TestGuessesEqualTwin(t *testing.T) {
 				g.cleared(target)
 				cut(target, func(block.ID) bool { return true })
 			case x < 92:
-				g.drop(target)
+				g.cleared(target)
 				cut(target, func(block.ID) bool { return true })
 			default:
 				now = now.Add(time.Duration(r.Int64N(int64(20 * time.Second))))
@@ -115,7 +115,7 @@ func TestGuessesEqualTwin(t *testing.T) {
 				}
 			}
 			chain := way()
-			got := g.index.Match(chain, nil)
+			got := g.match(chain, nil)
 			for target := range fleet.TargetID(targets) {
 				want := slices.IndexFunc(chain, func(b block.ID) bool { return !held[target][b] })
 				if want < 0 {
@@ -128,6 +128,13 @@ func TestGuessesEqualTwin(t *testing.T) {
 				if n != want {
 					t.Fatalf("seed %d: target %d is expected to have %d of %v, want %d", seed, target, n, chain, want)
 				}
+			}
+			distinct := 0
+			for _, h := range held {
+				distinct += len(h)
+			}
+			if got := g.tree.check(t); got != distinct {
+				t.Fatalf("seed %d: %d blocks in the tree, want %d", seed, got, distinct)
 			}
 			if g.blocks != blocks || blocks > limit {
 				t.Fatalf("seed %d: %d blocks, want %d", seed, g.blocks, blocks)
@@ -149,7 +156,70 @@ func TestGuessEndsAlone(t *testing.T) {
 	g.evicted(7, chain[1:])
 	g.add(2, 7, chain, t0)
 	g.cancel(1)
-	if got := g.index.Match(chain, nil); len(got) != 1 || got[0].Total() != 3 {
+	if got := g.match(chain, nil); len(got) != 1 || got[0].Total() != 3 {
 		t.Errorf("the newer request is expected to leave %v, want 3 blocks", got)
 	}
+}
+
+// check holds a tree against what its comment promises, and counts the blocks of all targets, each once.
+func (t *guessTree) check(tt *testing.T) (blocks int) {
+	tt.Helper()
+	names := make(map[uint32]int)
+	for key, r := range t.runs {
+		total, kids, below := 0, 0, 0
+		for i, u := range r.users {
+			if total += int(u.n); u.n == 0 || i > 0 && r.users[i-1].target >= u.target {
+				tt.Fatalf("users %v", r.users)
+			}
+			if r.up != nil {
+				if k, ok := r.up.user(u.target); !ok || r.up.users[k].n < u.n {
+					tt.Fatalf("users %v below %v", r.users, r.up.users)
+				}
+			}
+		}
+		for k := r.kids; k != nil; k = k.next {
+			kids++
+			if below += k.total; k.up != r || k.depth != r.depth+len(r.ids) {
+				tt.Fatalf("kid %+v of %+v", k, r)
+			}
+		}
+		switch {
+		case key != runKey{r.up, r.ids[0]}, total != r.total, total == 0, below > total:
+			tt.Fatalf("%+v under %+v, %d users, %d below", r, key, total, below)
+		case kids == 1 && below == total:
+			tt.Fatalf("%+v has one kid and no end", r)
+		case 2*len(r.ids) < r.room:
+			tt.Fatalf("%d blocks keep %d", len(r.ids), r.room)
+		}
+		blocks += len(r.ids) * len(r.users)
+		if r.place == isNamed {
+			for _, id := range r.ids {
+				names[markOf(id)]++
+			}
+		} else if t.unnamed[r.place] != r {
+			tt.Fatalf("%+v is not in its place", r)
+		}
+	}
+	n := 0
+	for i, m := range t.names.places {
+		if m == 0 {
+			continue
+		}
+		n++
+		names[m]--
+		for k := int(m >> t.names.shift); k != i; k = (k + 1) & (len(t.names.places) - 1) {
+			if t.names.places[k] == 0 {
+				tt.Fatalf("%x is behind a hole", m)
+			}
+		}
+	}
+	for m, left := range names {
+		if left != 0 {
+			tt.Fatalf("%d too few of %x", left, m)
+		}
+	}
+	if n != t.names.n || len(t.names.places) > max(8*n, 1<<idSetLeast) {
+		tt.Fatalf("%d names, %d counted, %d places", n, t.names.n, len(t.names.places))
+	}
+	return blocks
 }

@@ -78,7 +78,7 @@ func (o *Oracle) bury(targets []fleet.TargetID, cause *Error) (blocks, bookings 
 			f.dropNames()
 			f.mu.Unlock()
 		}
-		o.guesses.drop(id)
+		o.guesses.cleared(id)
 		o.learn.Drop(id)
 		n := o.load.Drop(id)
 		bookings += n

@@ -34,7 +34,7 @@ func (o *Oracle) match(r *RouteRequest, w *work) {
 		}.Keyspace()
 		p.chain = r.Prompt.appendChain(p.chain, ks, p.size)
 		p.facts = o.index.Match(p.chain, p.facts)
-		p.guesses = o.guesses.index.Match(p.chain, p.guesses)
+		p.guesses = o.guesses.match(p.chain, p.guesses)
 		if o.approximated.Load() > 0 {
 			p.approx = o.approx.Match(p.chain, p.approx)
 		}

@@ -60,7 +60,8 @@ type Config struct {
 	// ApproxBlocks bounds the blocks remembered for targets that do not report theirs, in all (about 16 bytes each);
 	// default 4 Mi. One target has at most what its device holds.
 	ApproxBlocks int
-	// GuessBlocks bounds the blocks remembered of prompts under way (about 30 bytes each); default 1 Mi.
+	// GuessBlocks bounds the blocks of prompts under way that are remembered, counted for each prompt (about 16 bytes for
+	// each that no other has, and 300 for a prompt); default 1 Mi.
 	GuessBlocks int
 }
 
@@ -195,7 +196,6 @@ func (o *Oracle) Tick(now time.Time) {
 	o.restore(now)
 	const reclaimPerTick = 200_000
 	o.index.Reclaim(reclaimPerTick)
-	o.guesses.index.Reclaim(reclaimPerTick)
 	o.approx.Reclaim(reclaimPerTick)
 }
 

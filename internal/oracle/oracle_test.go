@@ -153,8 +153,8 @@ func TestGuessesJoinABurst(t *testing.T) {
 	// Nobody confirms it: it expires.
 	later := t0.Add(guessMost + time.Second)
 	o.Tick(later)
-	if st := o.guesses.index.Stats(); st.HolderBlocks != 0 || len(o.guesses.living) != 0 {
-		t.Errorf("after expiry %d guessed blocks, %d guesses are left", st.HolderBlocks, len(o.guesses.living))
+	if n := o.guesses.tree.check(t); n != 0 || len(o.guesses.living) != 0 {
+		t.Errorf("after expiry %d guessed blocks, %d guesses are left", n, len(o.guesses.living))
 	}
 }
 
@@ -177,7 +177,7 @@ func TestGuessDiesWithItsCause(t *testing.T) {
 			t.Fatalf("%v: %v, %v", tt.step, out, err)
 		}
 		o.Tick(t0.Add(tt.after))
-		if got := o.guesses.index.Stats().HolderBlocks; got != tt.left {
+		if got := o.guesses.tree.check(t); got != tt.left {
 			t.Errorf("%v and %v: %d guessed blocks, want %d", tt.step, tt.after, got, tt.left)
 		}
 	}
@@ -189,14 +189,14 @@ func TestGuessesAreBounded(t *testing.T) {
 	for i := range uint32(8) {
 		route(t, o, prompt(i*10, i*10+1, i*10+2), nil, t0)
 	}
-	if o.guesses.blocks > 10 || o.guesses.index.Stats().HolderBlocks > 10 {
+	if o.guesses.blocks > 10 || o.guesses.tree.check(t) > 10 {
 		t.Errorf("%d blocks remembered, bound 10", o.guesses.blocks)
 	}
 	// Forgetting one by one must come out even.
 	for id := range o.guesses.living {
 		o.guesses.cancel(id)
 	}
-	if o.guesses.blocks != 0 || o.guesses.index.Stats().HolderBlocks != 0 {
+	if o.guesses.blocks != 0 || o.guesses.tree.check(t) != 0 {
 		t.Errorf("%d blocks are left behind", o.guesses.blocks)
 	}
 }

@@ -123,7 +123,10 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 // computed notes that a target has a prompt in its cache now.
 func (o *Oracle) computed(id DecisionID, a *Answer, now time.Time) {
 	f := o.feed(a.Target.ID)
-	if booking, ok := o.load.Lookup(id); ok && f != nil && booking.Target == a.Target.ID {
+	if f == nil || f.isReporting() {
+		return
+	}
+	if booking, ok := o.load.Lookup(id); ok && booking.Target == a.Target.ID {
 		f.learn(o.guesses.believed(id), now)
 	}
 }
@@ -135,7 +138,10 @@ func (o *Oracle) outcome(f *feed, a *Answer, cached int, now time.Time) {
 	if w == nil {
 		return
 	}
-	chain := o.guesses.believed(a.Decision)
+	var chain []block.ID
+	if !f.isReporting() || f.isShort() {
+		chain = o.guesses.believed(a.Decision)
+	}
 	if cached >= 0 {
 		switch a.Blocks {
 		case Fresh, Partial:

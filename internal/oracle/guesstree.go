@@ -1,0 +1,266 @@
+package oracle
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
+)
+
+// guessTree has the prompts under way as a tree of runs: blocks that all prompts which reach the first of them go through
+// together. A prompt costs its new blocks once, as a copy, and a step for each run it goes through, not for each block.
+//
+//	users(run)   = guesses that go through it or end at its end, by target, in order of targets; not empty
+//	users(kid)  <= users(run), for each target
+//	total(run)   = sum of users(run)
+//	ends of guesses are ends of runs
+//	a run that has one kid with the same total is joined with it, so runs <= 2 x guesses
+//	names        = ids of all runs but those in unnamed
+//
+// Chains are chained, so the last block of a run vouches for those before it.
+type guessTree struct {
+	runs    map[runKey]*run
+	unnamed []*run
+	names   idSet
+}
+
+// runKey finds a run: what it follows (nil: the start), and its first block.
+type runKey struct {
+	up    *run
+	first block.ID
+}
+
+type run struct {
+	up    *run
+	kids  *run // first of them
+	next  *run // siblings
+	prev  *run
+	depth int        // blocks before it
+	ids   []block.ID // never changed, only replaced
+	room  int        // words of memory that ids keep alive
+	users []user
+	total int
+	// place is where it stands in unnamed; isNamed: its ids are in names.
+	place int
+}
+
+// isNamed is the place of a run whose ids are in names.
+const isNamed = -1
+
+type user struct {
+	target fleet.TargetID
+	n      uint32
+}
+
+func newGuessTree() guessTree { return guessTree{runs: make(map[runKey]*run)} }
+
+// match walks down as far as the chain goes on.
+func (t *guessTree) match(chain []block.ID, dst []index.Match) []index.Match {
+	start := len(dst)
+	var up *run
+	for depth := 0; depth < len(chain); {
+		r := t.runs[runKey{up, chain[depth]}]
+		if r == nil {
+			break
+		}
+		n := common(r.ids, chain[depth:])
+		if up == nil {
+			dst = slices.Grow(dst, len(r.users))
+			for _, u := range r.users {
+				m := index.Match{Target: u.target}
+				m.Blocks[fleet.Device] = uint32(n)
+				dst = append(dst, m)
+			}
+		} else {
+			found := dst[start:]
+			for _, u := range r.users {
+				// All of them are there; few of many are found in few steps.
+				i, _ := slices.BinarySearchFunc(found, u.target, func(m index.Match, t fleet.TargetID) int { return cmp.Compare(m.Target, t) })
+				found[i].Blocks[fleet.Device] = uint32(depth + n)
+				found = found[i+1:]
+			}
+		}
+		if n < len(r.ids) {
+			break
+		}
+		up = r
+		depth += n
+	}
+	return dst
+}
+
+// common is how many leading blocks two chains that begin alike have in common.
+func common(a, b []block.ID) int {
+	n := min(len(a), len(b))
+	if a[n-1] == b[n-1] {
+		return n
+	}
+	return sort.Search(n, func(i int) bool { return a[i] != b[i] })
+}
+
+// chain is a copy of all blocks down to the end of a run.
+func (r *run) chain() []block.ID {
+	out := make([]block.ID, r.depth+len(r.ids))
+	for ; r != nil; r = r.up {
+		copy(out[r.depth:], r.ids)
+	}
+	return out
+}
+
+// add lets a target's prompt go through the tree and returns the run at whose end it ends.
+func (t *guessTree) add(chain []block.ID, target fleet.TargetID) *run {
+	var up *run
+	depth := 0
+	for depth < len(chain) {
+		r := t.runs[runKey{up, chain[depth]}]
+		if r == nil {
+			break
+		}
+		n := common(r.ids, chain[depth:])
+		if n < len(r.ids) {
+			r = t.split(r, n)
+		}
+		r.join(target)
+		up = r
+		depth += n
+	}
+	if depth < len(chain) {
+		r := &run{depth: depth, ids: slices.Clone(chain[depth:])}
+		r.room = len(r.ids)
+		r.join(target)
+		t.hang(r, up)
+		t.unname(r)
+		up = r
+	}
+	return up
+}
+
+// cut leaves a target's prompt that ends at the end of a run its first n blocks, and returns the run at whose end it ends
+// then; nil if n is 0.
+func (t *guessTree) cut(r *run, target fleet.TargetID, n int) *run {
+	var low *run // the first on the way up that stays: only there an end may have gone that kept it apart from its kid
+	leave := func(r *run) {
+		if t.leave(r, target); low == nil && r.total > 0 {
+			low = r
+		}
+	}
+	for r != nil && r.depth >= n {
+		up := r.up
+		leave(r)
+		r = up
+	}
+	if r != nil && r.depth+len(r.ids) > n {
+		rest := r
+		r = t.split(r, n-r.depth)
+		leave(rest)
+	}
+	if low == nil {
+		low = r
+	}
+	if low != nil && low.kids != nil && low.kids.next == nil && low.kids.total == low.total {
+		t.merge(low, low.kids)
+	}
+	return r
+}
+
+func (r *run) user(target fleet.TargetID) (int, bool) {
+	return slices.BinarySearchFunc(r.users, target, func(u user, t fleet.TargetID) int { return cmp.Compare(u.target, t) })
+}
+
+func (r *run) join(target fleet.TargetID) {
+	i, ok := r.user(target)
+	if !ok {
+		r.users = slices.Insert(r.users, i, user{target: target})
+	}
+	r.users[i].n++
+	r.total++
+}
+
+// leave takes one of a target's prompts off a run, which goes with the last one.
+func (t *guessTree) leave(r *run, target fleet.TargetID) {
+	i, ok := r.user(target)
+	if !ok {
+		return
+	}
+	if r.users[i].n--; r.users[i].n == 0 {
+		r.users = slices.Delete(r.users, i, i+1)
+	}
+	if r.total--; r.total == 0 {
+		t.unhang(r)
+		t.forget(r)
+	}
+}
+
+// hang puts a run after another.
+func (t *guessTree) hang(r, up *run) {
+	r.up = up
+	t.runs[runKey{up, r.ids[0]}] = r
+	if up == nil {
+		return
+	}
+	r.prev, r.next = nil, up.kids
+	if up.kids != nil {
+		up.kids.prev = r
+	}
+	up.kids = r
+}
+
+// unhang undoes hang.
+func (t *guessTree) unhang(r *run) {
+	delete(t.runs, runKey{r.up, r.ids[0]})
+	if r.up == nil {
+		return
+	}
+	if r.prev == nil {
+		r.up.kids = r.next
+	} else {
+		r.prev.next = r.next
+	}
+	if r.next != nil {
+		r.next.prev = r.prev
+	}
+}
+
+// split makes two runs of one: a new one of the first n blocks, which it returns, and the old one of the others.
+func (t *guessTree) split(r *run, n int) *run {
+	up := r.up
+	t.unhang(r)
+	first := &run{depth: r.depth, ids: r.ids[:n:n], room: r.room, users: slices.Clone(r.users), total: r.total, place: isNamed}
+	r.ids = r.ids[n:]
+	r.depth += n
+	first.trim()
+	r.trim()
+	t.hang(first, up)
+	t.hang(r, first)
+	if r.place != isNamed {
+		t.unname(first)
+	}
+	return first
+}
+
+// trim lets a run keep no more than twice the memory of its blocks alive.
+func (r *run) trim() {
+	if 2*len(r.ids) < r.room {
+		r.ids = slices.Clone(r.ids)
+		r.room = len(r.ids)
+	}
+}
+
+// merge puts a run's blocks in front of its only kid's, and the run away.
+func (t *guessTree) merge(r, kid *run) {
+	if r.place != kid.place && (r.place == isNamed || kid.place == isNamed) {
+		t.name(r)
+		t.name(kid)
+	}
+	t.unhang(kid)
+	t.unhang(r)
+	kid.ids = slices.Concat(r.ids, kid.ids)
+	kid.depth, kid.room = r.depth, len(kid.ids)
+	t.hang(kid, r.up)
+	if r.place != isNamed {
+		t.unlist(r)
+	}
+}
