@@ -226,4 +226,6 @@ type Answer struct {
 	DecidedAt    time.Time
 	Model        string
 	RequestID    string
+
+	freed uint64 // the feed's, when this was decided
 }

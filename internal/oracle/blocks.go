@@ -147,6 +147,7 @@ func (s *BlockSession) Batch(seq, fingerprint uint64, ops []Op, now time.Time) (
 	case seq == f.applied+1:
 		var reason ResyncReason
 		refusals, reason = s.apply(f.ledger, f.names, seq, ops, &d)
+		f.freed.Add(d.Removed)
 		f.applied = seq
 		f.recent[seq%fingerprints].seq, f.recent[seq%fingerprints].contents = seq, fingerprint
 		if reason != ResyncNone {

@@ -47,6 +47,7 @@ type feed struct {
 	signs     atomic.Pointer[signs]
 	heardAt   atomic.Int64 // last message, Unix nanoseconds; 0: never
 	decisions atomic.Uint64
+	freed     atomic.Uint64 // blocks that left the visible ledger by the reporter's word, ever
 	pricing   atomic.Pointer[pricing]
 	unmatched unmatched
 	credited  atomic.Uint64 // float64 bits: the share of what is guessed that counts; 0: nothing is guessed
@@ -81,6 +82,7 @@ func (f *feed) newView() (*index.Ledger, *edge.Translator) {
 
 // show makes a view the target's visible one; what went before can no longer prove a repeat.
 func (f *feed) show(l *index.Ledger, n *edge.Translator) {
+	f.freed.Add(uint64(heldBlocks(f.ledger)))
 	f.o.index.Publish(l)
 	f.ledger = l
 	f.dropNames()

@@ -627,6 +627,49 @@ func TestBrokenPromisesCostTrust(t *testing.T) {
 	}
 }
 
+// TestWhatWasFreedByWordIsNoBrokenPromise: requests that wait while their target says that it frees what they were promised
+// cost no trust; the same without a word does.
+func TestWhatWasFreedByWordIsNoBrokenPromise(t *testing.T) {
+	o := New(Config{}, nil)
+	s := open(t, o, "w", 1, t0)
+	ids := chain(1, 2, 3, 4)
+	seq := uint64(0)
+	next := func(op Op) {
+		t.Helper()
+		seq++
+		if ack, err := s.Batch(seq, seq, []Op{op}, t0); err != nil || len(ack.Refusals) > 0 {
+			t.Fatal(ack, err)
+		}
+	}
+	rounds := func(n int, remove []block.ID) {
+		t.Helper()
+		for range n {
+			next(Op{Kind: OpStore, IsRoot: true, IDs: ids})
+			a := route(t, o, prompt(1, 2, 3, 4, 5), nil, t0)
+			if a.Usable.Total() != 4*size {
+				t.Fatalf("promised %v", a.Usable)
+			}
+			next(Op{Kind: OpRemove, IDs: remove})
+			if _, err := o.Progress(&Event{Decision: a.Decision, Step: Finished, Cached: 0}, t0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	trusted := func() bool { return route(t, o, prompt(9, 2, 3, 4, 5), dry, t0).Blocks == Fresh }
+	rounds(10, ids)
+	if !trusted() {
+		t.Error("all was freed by word, and the target is not believed any more")
+	}
+	rounds(2, ids[3:])
+	if !trusted() {
+		t.Error("two in a row cost the trust")
+	}
+	rounds(1, ids[3:])
+	if trusted() {
+		t.Error("one block was freed by word and three without one, three times: and it is still believed")
+	}
+}
+
 func TestOutcomesOfUnpromisedRequestsProveNothing(t *testing.T) {
 	var tr trust
 	for range 100 {

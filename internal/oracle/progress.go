@@ -145,7 +145,7 @@ func (o *Oracle) outcome(f *feed, a *Answer, cached int, now time.Time) {
 	if cached >= 0 {
 		switch a.Blocks {
 		case Fresh, Partial:
-			f.judge(a.Usable.Total(), cached)
+			f.judge(a.Usable.Total(), cached, a.freed, w.BlockSize)
 		case Approximate:
 			f.correct(chain, min(a.Matched.Total(), block.Usable(a.PromptTokens, w.BlockSize)*w.BlockSize), cached, w.BlockSize)
 		case Silent, Warming, Stale:

@@ -223,6 +223,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	}
 	if f := o.feed(best.id); f != nil {
 		f.decisions.Add(1)
+		a.freed = f.freed.Load()
 	}
 	o.history.add(a, w)
 	return a, nil

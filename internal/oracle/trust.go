@@ -1,7 +1,8 @@
 package oracle
 
 // trust compares what reports promised with what engines then did. An engine may free blocks without saying so; then its
-// requests find less in its cache than was matched, again and again. The feed's mu guards it.
+// requests find less in its cache than was matched, again and again. What it said it had freed between the choice and the
+// outcome is no broken promise: a request may wait long behind others that push its blocks out. The feed's mu guards it.
 type trust struct {
 	strikes  int // requests in a row that found less than half of what was promised
 	patience int // strikes that ask for a snapshot; 0: firstPatience
@@ -35,10 +36,14 @@ func (t *trust) judge(promised, cached int) bool {
 	return true
 }
 
-// judge applies an outcome to the target's feed.
-func (f *feed) judge(promised, cached int) {
+// judge applies an outcome to the target's feed. freed is what f.freed was when the promise was made, size the target's
+// block size.
+func (f *feed) judge(promised, cached int, freed uint64, size int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if short := promised - cached; short > 0 && f.freed.Load()-freed >= uint64(short/size) {
+		return // which blocks they were is not looked up: this may forgive too much, and never blames wrongly
+	}
 	if f.awaiting || f.ledger == nil || !f.trust.judge(promised, cached) {
 		return
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -33,6 +35,8 @@ type Live struct {
 	blockSize int
 	decisions map[*Request]oracle.DecisionID
 	ticked    float64
+	reporters []*reporter
+	restated  int   // snapshots that were asked for and sent
 	err       error // the first report that was refused
 }
 
@@ -78,7 +82,7 @@ func (a *Live) Attach(o *Options) error {
 			Worker: name, Address: name, Model: liveModel, BlockSize: o.BlockSize, DPSize: 1, Class: liveModel,
 			Capacity: [fleet.NumTiers]uint64{uint64(o.Model.KVTokens / o.BlockSize)}, MaxRunning: o.Model.MaxBatch,
 		}
-		r := &reporter{live: a}
+		r := &reporter{live: a, held: map[block.ID]ancestry{}}
 		if a.o.NoEvents {
 			if _, err := a.oracle.Register(spec, epoch()); err != nil {
 				return err
@@ -98,6 +102,7 @@ func (a *Live) Attach(o *Options) error {
 			r.load = s
 		}
 		o.Sinks[i] = r
+		a.reporters = append(a.reporters, r)
 	}
 	return nil
 }
@@ -108,28 +113,85 @@ type reporter struct {
 	blocks   *oracle.BlockSession
 	load     *oracle.LoadSession
 	sequence uint64
+	held     map[block.ID]ancestry
+}
+
+// ancestry is what a block follows.
+type ancestry struct {
+	parent block.ID
+	isRoot bool // nothing
 }
 
 // Stored implements Sink.
 func (r *reporter) Stored(t float64, parent block.ID, isRoot bool, ids []block.ID) {
+	if r.blocks == nil {
+		return
+	}
+	from := ancestry{parent, isRoot}
+	for _, id := range ids {
+		r.held[id] = from
+		from = ancestry{parent: id}
+	}
 	r.batch(t, oracle.Op{Kind: oracle.OpStore, Parent: parent, IsRoot: isRoot, Content: oracle.ContentIDs, IDs: ids})
 }
 
 // Removed implements Sink.
 func (r *reporter) Removed(t float64, ids []block.ID) {
+	if r.blocks == nil {
+		return
+	}
+	for _, id := range ids {
+		delete(r.held, id)
+	}
 	r.batch(t, oracle.Op{Kind: oracle.OpRemove, IDs: ids})
 }
 
 func (r *reporter) batch(t float64, op oracle.Op) {
-	if r.blocks == nil {
-		return
-	}
 	r.sequence++
 	ack, err := r.blocks.Batch(r.sequence, r.sequence, []oracle.Op{op}, moment(t))
 	if err == nil && len(ack.Refusals) > 0 {
 		err = fmt.Errorf("refused: %v", ack.Refusals[0])
 	}
 	r.live.note(err)
+}
+
+// restate sends a snapshot if the oracle has asked for one.
+func (r *reporter) restate(t float64) {
+	if r.blocks == nil {
+		return
+	}
+	select {
+	case <-r.blocks.Resyncs():
+	default:
+		return
+	}
+	_, err := r.blocks.SnapshotBegin(r.sequence, moment(t))
+	r.live.note(err)
+	_, err = r.blocks.SnapshotChunk(r.contents(), moment(t))
+	r.live.note(err)
+	_, err = r.blocks.SnapshotEnd(uint64(len(r.held)), moment(t))
+	r.live.note(err)
+	r.live.restated++
+}
+
+// contents is what the engine holds, parents first, and in the same order in every run.
+func (r *reporter) contents() []oracle.Op {
+	ops := make([]oracle.Op, 0, len(r.held))
+	told := make(map[block.ID]bool, len(r.held))
+	var line []block.ID
+	for _, id := range slices.Sorted(maps.Keys(r.held)) {
+		for a, ok := r.held[id]; ok && !told[id]; a, ok = r.held[id] {
+			told[id] = true
+			line = append(line, id)
+			id = a.parent
+		}
+		for _, id := range slices.Backward(line) {
+			a := r.held[id]
+			ops = append(ops, oracle.Op{Kind: oracle.OpStore, Parent: a.parent, IsRoot: a.isRoot, Content: oracle.ContentIDs, IDs: []block.ID{id}})
+		}
+		line = line[:0]
+	}
+	return ops
 }
 
 // Load implements Sink.
@@ -187,6 +249,9 @@ func (a *Live) Finished(t float64, j *Job) {
 		return
 	}
 	a.progress(t, &oracle.Event{Decision: id, Step: oracle.Finished, OutputTokens: j.Request.Output, Cached: j.Cached})
+	for _, r := range a.reporters {
+		r.restate(t)
+	}
 }
 
 func (a *Live) progress(t float64, e *oracle.Event) {

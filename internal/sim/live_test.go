@@ -1,10 +1,14 @@
 package sim
 
 import (
+	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/policy"
 )
@@ -44,6 +48,30 @@ func TestLiveKnowsLess(t *testing.T) {
 		r := mustRun(t, tr, NewLive(o), liveOptions())
 		if r.N != all.N || r.TTFT.Mean < 0.5*all.TTFT.Mean {
 			t.Errorf("%s: %d requests, mean TTFT %v; with everything %d and %v", name, r.N, r.TTFT.Mean, all.N, all.TTFT.Mean)
+		}
+	}
+}
+
+// An engine whose picture is doubted states its contents again, and nothing is missing then.
+func TestLiveRestates(t *testing.T) {
+	tr := mustSample(t)
+	tr.Requests = tr.Requests[:200]
+	live := NewLive(LiveOptions{})
+	mustRun(t, tr, live, liveOptions())
+	for i, r := range live.reporters {
+		name := fmt.Sprintf("engine-%d", i)
+		now := moment(live.ticked)
+		if _, err := live.oracle.Invalidate(name); err != nil {
+			t.Fatal(err)
+		}
+		r.restate(live.ticked)
+		v, err := live.oracle.Verify(name, 0, now)
+		if err != nil || live.err != nil {
+			t.Fatal(err, live.err)
+		}
+		got, want := slices.Sorted(slices.Values(v.IDs[fleet.Device])), slices.Sorted(maps.Keys(r.held))
+		if len(want) == 0 || !slices.Equal(got, want) || v.Confidence != oracle.Fresh || live.restated != i+1 {
+			t.Errorf("%s: %s, %d blocks after %d snapshots, the engine holds %d", name, v.Confidence, len(got), live.restated, len(want))
 		}
 	}
 }
