@@ -1,0 +1,128 @@
+package metrics
+
+import "math"
+
+// Engine is a family of engines.
+type Engine uint8
+
+// Engines.
+const (
+	Unknown Engine = iota // not found out
+	VLLM
+	SGLang
+	TRTLLM // trtllm-serve, or Triton with the TensorRT-LLM backend
+	numEngines
+)
+
+// String is the name that flags use.
+func (e Engine) String() string {
+	return [numEngines]string{"auto", "vllm", "sglang", "trtllm"}[min(e, numEngines-1)]
+}
+
+// ParseEngine reads a flag's value. ok is false for a name it does not know; "" and "auto" are Unknown.
+func ParseEngine(name string) (e Engine, ok bool) {
+	for e := Unknown; e < numEngines; e++ {
+		if e.String() == name {
+			return e, true
+		}
+	}
+	return Unknown, name == ""
+}
+
+const (
+	// MaxRank is the highest data-parallel rank that is believed.
+	MaxRank = 1023
+	// maxCount is above what any gauge of one rank says in earnest, and is exact as a float64.
+	maxCount = 1 << 40
+)
+
+// Sample is one look at the gauges of one rank. A nil field was not said.
+type Sample struct {
+	// Running is how many requests are in the running batch, Waiting how many are queued.
+	Running, Waiting *int
+	// WaitingPrefillTokens is prompt tokens still to be computed (SGLang alone says it).
+	WaitingPrefillTokens *int
+	// UsedBlocks is KV blocks that requests refer to, TotalBlocks all there are to be used.
+	UsedBlocks, TotalBlocks *int
+	// UsedTokens and TotalTokens are the same in tokens, for engines that count so.
+	UsedTokens, TotalTokens *int
+	// Usage is used / total, 0 to 1.
+	Usage *float64
+}
+
+// Complete derives the blocks from what was said in other units: tokens by the block size, a ratio by the total. What
+// cannot be derived stays nil.
+func (s Sample) Complete(f Facts) Sample {
+	if s.TotalBlocks == nil && s.TotalTokens != nil && f.BlockSize > 0 {
+		s.TotalBlocks = new(*s.TotalTokens / f.BlockSize)
+	}
+	if s.TotalBlocks == nil && f.TotalBlocks > 0 {
+		s.TotalBlocks = new(f.TotalBlocks)
+	}
+	if s.TotalBlocks != nil && *s.TotalBlocks == 0 {
+		s.TotalBlocks = nil // an engine that is not ready yet
+	}
+	if s.UsedBlocks == nil && s.UsedTokens != nil && f.BlockSize > 0 {
+		s.UsedBlocks = new((*s.UsedTokens + f.BlockSize - 1) / f.BlockSize)
+	}
+	if s.UsedBlocks == nil && s.Usage != nil && s.TotalBlocks != nil {
+		s.UsedBlocks = new(int(math.Round(*s.Usage * float64(*s.TotalBlocks))))
+	}
+	if s.UsedBlocks != nil && s.TotalBlocks != nil && *s.UsedBlocks > *s.TotalBlocks {
+		s.UsedBlocks = new(*s.TotalBlocks)
+	}
+	return s
+}
+
+// Said reports whether the sample says anything.
+func (s Sample) Said() bool { return s != Sample{} }
+
+// Reading is what one document said.
+type Reading struct {
+	// Facts is what it said of the engine as such.
+	Facts Facts
+	// Ranks has a sample for each rank that was mentioned.
+	Ranks map[int]Sample
+	// Odd counts values that cannot be and were left out.
+	Odd int
+	// Started is when the serving process began, Unix seconds; 0: not said. A hint only: under some set-ups it is the
+	// API server's and not the engine's.
+	Started float64
+}
+
+// change edits the sample of a rank.
+func (r *Reading) change(rank int, edit func(*Sample)) {
+	if rank < 0 || rank > MaxRank {
+		r.Odd++
+		return
+	}
+	if r.Ranks == nil {
+		r.Ranks = make(map[int]Sample)
+	}
+	s := r.Ranks[rank]
+	edit(&s)
+	r.Ranks[rank] = s
+}
+
+// count turns a gauge into a whole number, or counts it as odd. An earlier value stays: series are sorted so that the
+// first is the one to believe.
+func (r *Reading) count(to **int, v float64) {
+	if !(v >= 0 && v <= maxCount) {
+		r.Odd++
+		return
+	}
+	if *to == nil {
+		*to = new(int(math.Round(v)))
+	}
+}
+
+// ratio is count for what lies between 0 and 1. A hair above 1 is rounding.
+func (r *Reading) ratio(to **float64, v float64) {
+	if !(v >= 0 && v <= 1.01) {
+		r.Odd++
+		return
+	}
+	if *to == nil {
+		*to = new(min(v, 1))
+	}
+}
