@@ -11,6 +11,10 @@ const (
 	Seed = 1337
 	// Scheme names this way of making ids, on the wire and inside each keyspace.
 	Scheme = "xxh3-64/1337"
+	// TextScheme stands in Scheme's place where a prompt is text that nobody has tokenized: each four bytes of it are taken
+	// for a token, so that a block of n tokens is 4n bytes. No engine knows such a block; two prompts that begin with the
+	// same text have the same ones, and that is all they are for.
+	TextScheme = "text-4/xxh3-64/1337"
 	// MaxSize is the largest block size served, in tokens. The smallest is 1.
 	MaxSize = 65536
 )

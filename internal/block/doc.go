@@ -22,8 +22,9 @@
 // two bytes, by which no such encoding has the length of a block of tokens, a pair or an identity.
 //
 // str(s) is u64(length of s in bytes) || the bytes of s as they are (no normalisation, no terminator); an absent string is
-// the empty one, eight zero bytes. Scheme is the 12 bytes "xxh3-64/1337". Every field is there in every identity, so the
-// encoding can be read back in one way only and no two identities share one: ("ab","c") is not ("a","bc").
+// the empty one, eight zero bytes. Scheme is the 12 bytes "xxh3-64/1337", or "text-4/xxh3-64/1337" for an identity of text,
+// whose tokens are four bytes of it each. Every field is there in every identity, so the encoding can be read back in one
+// way only and no two identities share one: ("ab","c") is not ("a","bc").
 //
 // Invariants:
 //   - two chains made in one keyspace have equal ids at depth i exactly if their first i+1 blocks have equal tokens (but

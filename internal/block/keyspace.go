@@ -18,6 +18,7 @@ type Identity struct {
 	LoRARevision string // which weights of that adapter; empty: unversioned
 	CacheSalt    string // keeps tenants apart; empty: none
 	Secret       string // of the deployment; empty: ids can be computed by anybody
+	IsText       bool   // the "tokens" are four bytes of text each, see TextScheme
 }
 
 // Keyspace is the hash of the canonical encoding in the package comment. It allocates only for identities whose encoding
@@ -29,7 +30,11 @@ func (id Identity) Keyspace() Keyspace {
 
 // appendCanonical appends the encoding that the package comment defines.
 func (id Identity) appendCanonical(b []byte) []byte {
-	b = appendString(b, Scheme)
+	if id.IsText {
+		b = appendString(b, TextScheme)
+	} else {
+		b = appendString(b, Scheme)
+	}
 	b = appendString(b, id.Model)
 	b = binary.LittleEndian.AppendUint64(b, uint64(id.BlockSize))
 	b = appendString(b, id.LoRAName)

@@ -23,6 +23,8 @@ type RouteRequest struct {
 	Allowed, Denied []string    // worker names; empty Allowed: all
 	Labels          map[string]string
 	Explain, DryRun bool
+	Addresses       []string // only workers that are reached there; nil: all
+	NeedsAddress    bool     // only workers that say where they are reached
 	MaxAlternatives int
 }
 
@@ -34,7 +36,8 @@ type Prompt struct {
 	Locals       []block.Local
 	PackedLocals [][]byte     // instead of Locals
 	LocalsSize   int          // block size of Locals or PackedLocals; 0 when the prompt is tokens
-	Length       int          // tokens in the whole prompt, at least 1
+	Length       int          // tokens in the whole prompt, at least 1; with IsText what they are taken to be
+	IsText       bool         // PackedTokens are text, four bytes a token; see text.go
 	Items        []block.Item // multimodal items under Tokens, which are then not packed; Locals have theirs in
 }
 
@@ -210,6 +213,7 @@ type Answer struct {
 	Matched      TierTokens // as reported, before any discount
 	Usable       TierTokens // what the cost counted of it
 	PromptTokens int
+	IsText       bool    // they were guessed from the length of a text
 	TTFT         float64 // predicted, seconds
 	Alternatives []Alternative
 	Blocks       BlockConfidence

@@ -49,6 +49,7 @@ func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, seq uint64, op
 			}
 			if op.AllTier || op.Tier == fleet.Device {
 				s.f.o.guesses.cleared(s.f.target)
+				s.f.forgetApprox(asText)
 			}
 		}
 		if r.Reason == RefusalNone {

@@ -42,28 +42,28 @@ const (
 	approxFloor  = 1.0 / 8
 )
 
-// learn notes that a target has a prompt in its cache. A target that reports is left alone.
-func (f *feed) learn(chain []block.ID, now time.Time) {
+// learn notes that a target has a prompt in its cache. A target that reports is left alone, but for text.
+func (f *feed) learn(chain []block.ID, as form, now time.Time) {
 	if len(chain) == 0 {
 		return
 	}
 	w := f.o.fleet.View().Target(f.target)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if w == nil || f.gone || f.incarnation != 0 {
+	if w == nil || f.gone || as == asTokens && f.incarnation != 0 {
 		return
 	}
-	a := f.approx
+	a, x := f.approx[as], f.o.approx[as]
 	if a == nil {
-		a = &approx{ledger: f.o.approx.NewLedger(f.target, false), capacity: f.capacity(w), credit: approxCredit}
+		a = &approx{ledger: x.NewLedger(f.target, false), capacity: f.capacity(w), credit: approxCredit}
 		a.limit = a.capacity
-		f.o.approx.Publish(a.ledger)
-		f.o.approximated.Add(1)
-		f.approx = a
-		f.sayCredit()
+		x.Publish(a.ledger)
+		f.o.approximated[as].Add(1)
+		f.approx[as] = a
+		f.sayCredit(as)
 	}
 	// 16 ms: requests that end together are of one age, and the clock goes round after two years.
-	f.o.approx.SetClock(uint32(now.UnixMilli() >> 4))
+	x.SetClock(uint32(now.UnixMilli() >> 4))
 	a.ledger.Store(index.Parent{IsRoot: true}, chain, fleet.Device)
 	a.ledger.Touch(chain[len(chain)-1])
 	a.ledger.Shrink(a.limit)
@@ -83,16 +83,16 @@ func (f *feed) capacity(w *fleet.Worker) int {
 
 // correct holds an outcome against what was guessed, both in tokens of a prompt, of which chain is what the target still
 // has: it has computed it just now. size is the block size.
-func (f *feed) correct(chain []block.ID, guessed, cached, size int) {
+func (f *feed) correct(chain []block.ID, as form, guessed, cached, size int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	a := f.approx
+	a := f.approx[as]
 	if a == nil || guessed <= 0 {
 		return
 	}
 	share := min(1, float64(max(cached, 0))/float64(guessed))
 	a.credit = max(approxLeast, a.credit+approxWeight*(share-a.credit))
-	f.sayCredit()
+	f.sayCredit(as)
 	switch {
 	case cached+size <= guessed:
 		if n := cached / size; n < len(chain) {
@@ -109,25 +109,25 @@ func (f *feed) correct(chain []block.ID, guessed, cached, size int) {
 }
 
 // forgetApprox drops what was guessed. The feed is locked.
-func (f *feed) forgetApprox() {
-	if f.approx != nil {
-		f.approx = nil
-		f.o.approx.Drop(f.target)
-		f.o.approximated.Add(-1)
-		f.credited.Store(0)
+func (f *feed) forgetApprox(as form) {
+	if f.approx[as] != nil {
+		f.approx[as] = nil
+		f.o.approx[as].Drop(f.target)
+		f.o.approximated[as].Add(-1)
+		f.credited[as].Store(0)
 	}
 }
 
 // sayCredit tells decisions, which take no lock of a feed. The feed is locked.
-func (f *feed) sayCredit() { f.credited.Store(math.Float64bits(f.approx.credit)) }
+func (f *feed) sayCredit(as form) { f.credited[as].Store(math.Float64bits(f.approx[as].credit)) }
 
 // credit is the share of a target's overlap that counts.
-func (f *feed) credit(c BlockConfidence) float64 {
+func (f *feed) credit(c BlockConfidence, as form) float64 {
 	switch c {
 	case Stale:
 		return f.o.cfg.StaleCredit
 	case Approximate:
-		return math.Float64frombits(f.credited.Load())
+		return math.Float64frombits(f.credited[as].Load())
 	case Silent, Warming, Fresh, Partial:
 	}
 	return 1

@@ -81,10 +81,10 @@ func TestApproximateIsWorthWhatItWasWorth(t *testing.T) {
 	if got := usable(); got < 8*size*98/100 {
 		t.Errorf("after guesses that came true %d tokens count, want nearly %d", got, 8*size)
 	}
-	limit := o.feeds[0].approx.limit
+	limit := o.feeds[0].approx[asTokens].limit
 	serve(t, o, p, 2*size, t0)
-	if got := usable(); got > 8*size*95/100 || o.feeds[0].approx.limit >= limit {
-		t.Errorf("after one that did not %d tokens count, limit %d of %d before", got, o.feeds[0].approx.limit, limit)
+	if got := usable(); got > 8*size*95/100 || o.feeds[0].approx[asTokens].limit >= limit {
+		t.Errorf("after one that did not %d tokens count, limit %d of %d before", got, o.feeds[0].approx[asTokens].limit, limit)
 	}
 	// It has computed the prompt since, so the prompt is there; a branch behind what was missing is not.
 	if got := guessOf(t, o, p, t0.Add(time.Minute)); got != 9 {
@@ -119,8 +119,8 @@ func TestFactsWin(t *testing.T) {
 			t.Errorf("%v, %d tokens, want fresh and 0", a.Blocks, a.Matched.Total())
 		}
 	}
-	o.approx.Reclaim(1 << 20)
-	if s := o.Stats(t0).Approx; s.Ledgers != 0 || s.Entries != 0 || o.approximated.Load() != 0 {
+	o.approx[asTokens].Reclaim(1 << 20)
+	if s := o.Stats(t0).Approx; s.Ledgers != 0 || s.Entries != 0 || o.approximated[asTokens].Load() != 0 {
 		t.Errorf("left of the guesses: %+v", s)
 	}
 }

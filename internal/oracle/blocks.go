@@ -60,7 +60,7 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 		f.names.SetNames(f.mostNames)
 	}
 	f.dropSnapshot()
-	f.forgetApprox() // facts win
+	f.forgetApprox(asTokens) // facts win
 
 	switch {
 	case f.incarnation != h.Incarnation:

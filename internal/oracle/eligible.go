@@ -20,17 +20,21 @@ func (o *Oracle) eligible(view *fleet.View, r *RouteRequest, now time.Time, w *w
 		return Fault(FailedPrecondition, ReasonBlockSizeMismatch, "block_hashes.block_size", strconv.Itoa(r.Prompt.LocalsSize),
 			"want one in use for this model: "+sizesInUse(workers))
 	}
-	allowed, denied := newNames(r.Allowed), newNames(r.Denied)
+	allowed, denied, addresses := newNames(r.Allowed), newNames(r.Denied), newNames(r.Addresses)
+	as := r.Prompt.form()
 	o.feedsMu.RLock()
 	defer o.feedsMu.RUnlock()
 	for _, x := range workers {
-		why := exclusion(x, r, &allowed, &denied)
+		why := exclusion(x, r, &allowed, &denied, &addresses)
 		for rank, id := range x.Targets {
 			if int(id) >= len(o.feeds) || o.feeds[id] == nil {
 				continue // it is being born, or has just gone
 			}
 			c := candidate{worker: x, rank: rank, id: id, why: why, blocks: o.feeds[id].confidence(now), cost: &o.feeds[id].pricing.Load().cost}
-			c.credit = o.feeds[id].credit(c.blocks)
+			if as == asText {
+				c.blocks = o.feeds[id].textConfidence()
+			}
+			c.credit = o.feeds[id].credit(c.blocks, as)
 			if why != NotExcluded {
 				w.counts[why]++
 				w.excluded = append(w.excluded, c)
@@ -47,7 +51,7 @@ func (o *Oracle) eligible(view *fleet.View, r *RouteRequest, now time.Time, w *w
 }
 
 // exclusion is why a worker cannot take the request, as far as its load does not matter.
-func exclusion(x *fleet.Worker, r *RouteRequest, allowed, denied *names) Exclusion {
+func exclusion(x *fleet.Worker, r *RouteRequest, allowed, denied, addresses *names) Exclusion {
 	role := r.Role
 	if role == 0 {
 		role = fleet.Aggregated
@@ -60,6 +64,8 @@ func exclusion(x *fleet.Worker, r *RouteRequest, allowed, denied *names) Exclusi
 	case denied.has(x.Worker):
 		return ExcludedDenied
 	case len(r.Allowed) > 0 && !allowed.has(x.Worker):
+		return ExcludedNotAllowed
+	case r.NeedsAddress && x.Address == "", r.Addresses != nil && !addresses.has(HostPort(x.Address)):
 		return ExcludedNotAllowed
 	case !x.Roles.Serves(role):
 		return ExcludedRole
@@ -122,5 +128,7 @@ func (w *work) nobody(r *RouteRequest) error {
 	if len(causes) == 0 {
 		causes = append(causes, "all are joining or leaving; ask again")
 	}
-	return Fault(Unavailable, ReasonNoEligibleWorker, "model", strconv.Quote(r.Model), "no target can take it: "+strings.Join(causes, ", "))
+	e := Fault(Unavailable, ReasonNoEligibleWorker, "model", strconv.Quote(r.Model), "no target can take it: "+strings.Join(causes, ", "))
+	e.IsFull = w.counts[ExcludedFull] > 0
+	return e
 }

@@ -62,6 +62,7 @@ type Error struct {
 	Field   string // the field at fault as a proto path, or empty
 	Value   string // its value as text (a length for long ones), or empty
 	Message string // what is wanted instead, for people
+	IsFull  bool   // of ReasonNoEligibleWorker: some target could take it but for its limit, so this passes
 }
 
 // Error implements error.

@@ -40,7 +40,7 @@ type feed struct {
 	trust       trust
 	evicted     evictions // what acks have told of them
 	restoring   restoring
-	approx      *approx // nil: nothing is guessed, as in every target that reports
+	approx      [numForms]*approx // nil: nothing is guessed, as of tokens in every target that reports
 	recent      [fingerprints]struct{ seq, contents uint64 }
 
 	// What decisions read without waiting for a batch to be applied.
@@ -50,8 +50,8 @@ type feed struct {
 	freed     atomic.Uint64 // blocks that left the visible ledger by the reporter's word, ever
 	pricing   atomic.Pointer[pricing]
 	unmatched unmatched
-	credited  atomic.Uint64 // float64 bits: the share of what is guessed that counts; 0: nothing is guessed
-	kvBlocks  atomic.Uint64 // KV blocks by the last load sample; 0: unknown
+	credited  [numForms]atomic.Uint64 // float64 bits: the share of what is guessed that counts; 0: nothing is guessed
+	kvBlocks  atomic.Uint64           // KV blocks by the last load sample; 0: unknown
 }
 
 // signs is the part of a feed's state that confidence is made of. It never changes.
@@ -164,7 +164,7 @@ func (f *feed) confidence(now time.Time) BlockConfidence {
 	s := f.signs.Load()
 	switch {
 	case s == nil || !s.spoke:
-		if f.credited.Load() != 0 {
+		if f.credited[asTokens].Load() != 0 {
 			return Approximate
 		}
 		return Silent

@@ -46,6 +46,7 @@ func (x *guess) len() int { return x.end.depth + len(x.end.ids) }
 
 // unheard is a prompt of whose request nobody has said how it ended.
 type unheard struct {
+	id     load.DecisionID
 	target fleet.TargetID
 	chain  []block.ID
 }
@@ -148,7 +149,7 @@ func (g *guesses) expire(now time.Time) (out []unheard) {
 	for len(g.queue) > 0 && !g.queue[0].at.After(now) {
 		x := g.queue[0]
 		if !x.ended {
-			out = append(out, unheard{x.target, x.end.chain()})
+			out = append(out, unheard{x.id, x.target, x.end.chain()})
 		}
 		g.shorten(x, 0)
 	}

@@ -26,17 +26,20 @@ func (w *work) promptFor(size int) int {
 
 // match hashes the prompt once per block size and asks both indexes who holds it.
 func (o *Oracle) match(r *RouteRequest, w *work) {
+	as := r.Prompt.form()
 	for i := range w.prompts {
 		p := &w.prompts[i]
 		ks := block.Identity{
 			Model: r.Model, BlockSize: p.size, LoRAName: r.LoRAName, LoRARevision: r.LoRARevision,
-			CacheSalt: r.CacheSalt, Secret: o.cfg.Secret,
+			CacheSalt: r.CacheSalt, Secret: o.cfg.Secret, IsText: as == asText,
 		}.Keyspace()
 		p.chain = r.Prompt.appendChain(p.chain, ks, p.size)
-		p.facts = o.index.Match(p.chain, p.facts)
+		if as == asTokens {
+			p.facts = o.index.Match(p.chain, p.facts)
+		}
 		p.guesses = o.guesses.match(p.chain, p.guesses)
-		if o.approximated.Load() > 0 {
-			p.approx = o.approx.Match(p.chain, p.approx)
+		if o.approximated[as].Load() > 0 {
+			p.approx = o.approx[as].Match(p.chain, p.approx)
 		}
 	}
 	w.place()

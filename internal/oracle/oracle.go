@@ -58,7 +58,7 @@ type Config struct {
 	// block reports to arrive; default 2 s. It should cover the reporters' delay.
 	GuessLinger time.Duration
 	// ApproxBlocks bounds the blocks remembered for targets that do not report theirs, in all (about 16 bytes each);
-	// default 4 Mi. One target has at most what its device holds.
+	// default 4 Mi. One target has at most what its device holds. Prompts that are text have as many again.
 	ApproxBlocks int
 	// GuessBlocks bounds the blocks of prompts under way that are remembered, counted for each prompt (about 16 bytes for
 	// each that no other has, and 300 for a prompt); default 1 Mi.
@@ -103,18 +103,18 @@ type Oracle struct {
 	cfg      Config
 	obs      Observer
 	fleet    *fleet.Registry
-	index    *index.Index // what targets said they hold
-	names    *edge.Budget // engine hashes of all translators
-	guesses  *guesses     // what prompts under way will leave
-	approx   *index.Index // what targets that say nothing should hold
+	index    *index.Index           // what targets said they hold
+	names    *edge.Budget           // engine hashes of all translators
+	guesses  *guesses               // what prompts under way will leave
+	approx   [numForms]*index.Index // what targets that say nothing should hold
 	load     *load.Tracker
 	learn    *learn.Learner
 	pricing  sync.Mutex // serialises changes of feeds' pricings; taken before the learner's
 	costs    map[string]*policy.CostModel
 	fallback *policy.CostModel // of a class without a prior
 
-	approximated atomic.Int64  // targets in approx
-	refound      atomic.Uint64 // blocks that outcomes brought back
+	approximated [numForms]atomic.Int64 // targets in approx
+	refound      atomic.Uint64          // blocks that outcomes brought back
 
 	feedsMu sync.RWMutex
 	feeds   []*feed // by TargetID; nil where unused
@@ -150,7 +150,6 @@ func New(cfg Config, obs Observer) *Oracle {
 		index:    index.New(cfg.Index),
 		names:    edge.NewBudget(cfg.EngineHashes),
 		guesses:  newGuesses(cfg.GuessBlocks, cfg.GuessLinger),
-		approx:   index.New(index.Config{MaxBlocks: cfg.ApproxBlocks}),
 		load:     load.New(cfg.Load),
 		learn:    learn.New(),
 		costs:    make(map[string]*policy.CostModel, len(cfg.Costs)),
@@ -160,6 +159,9 @@ func New(cfg Config, obs Observer) *Oracle {
 		sessions: newLRU(cfg.Sessions),
 		markets:  make(map[string]*policy.Market),
 		history:  newHistory(cfg.HistoryDecisions, cfg.HistoryRows),
+	}
+	for as := range o.approx {
+		o.approx[as] = index.New(index.Config{MaxBlocks: cfg.ApproxBlocks})
 	}
 	for class, m := range cfg.Costs {
 		o.costs[class] = &m
@@ -186,7 +188,7 @@ func (o *Oracle) Tick(now time.Time) {
 	for _, x := range o.guesses.expire(now) {
 		// Nobody speaks of it: most likely it has gone its way.
 		if f := o.feed(x.target); f != nil {
-			f.learn(x.chain, now)
+			f.learn(x.chain, o.formOf(x.id), now)
 		}
 	}
 	o.watchLives(now)
@@ -196,7 +198,9 @@ func (o *Oracle) Tick(now time.Time) {
 	o.restore(now)
 	const reclaimPerTick = 200_000
 	o.index.Reclaim(reclaimPerTick)
-	o.approx.Reclaim(reclaimPerTick)
+	for _, x := range o.approx {
+		x.Reclaim(reclaimPerTick)
+	}
 }
 
 // cost is the cost prior of a class.

@@ -56,6 +56,7 @@ type Event struct {
 	TTFT         float64 // FirstToken: seconds as the gateway measured; 0: not measured
 	OutputTokens int     // Generating, Finished
 	Cached       int     // Finished: prompt tokens the engine took from its cache; negative: not said
+	PromptTokens int     // Finished: tokens of the prompt as the engine counted; 0: not said
 }
 
 // Progress applies one step. Steps only move forward; what is late or unknown is said in the outcome and changes
@@ -97,14 +98,14 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 		ages := o.load.Ages(e.Decision, now)
 		out = o.load.Finish(e.Decision, e.OutputTokens, now)
 		if a != nil && f != nil && out == Applied && booking.Target == a.Target.ID {
-			o.outcome(f, a, e.Cached, now)
+			o.outcome(f, a, e, now)
 		}
 		o.guesses.linger(e.Decision, now)
 		if out == Applied && !ages.Told {
 			o.learnWhole(&booking, ages.Booked, e.OutputTokens)
 		}
 		if a != nil && out == Applied && e.Cached >= 0 {
-			o.obs.Prediction(a.PromptTokens-a.Uncached, e.Cached)
+			o.obs.Prediction(a.PromptTokens-a.Uncached, a.cached(e))
 		}
 	case Cancelled:
 		out = o.load.Cancel(e.Decision, now)
@@ -123,36 +124,38 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 // computed notes that a target has a prompt in its cache now.
 func (o *Oracle) computed(id DecisionID, a *Answer, now time.Time) {
 	f := o.feed(a.Target.ID)
-	if f == nil || f.isReporting() {
+	if f == nil || f.isReporting() && !a.IsText {
 		return
 	}
 	if booking, ok := o.load.Lookup(id); ok && booking.Target == a.Target.ID {
-		f.learn(o.guesses.believed(id), now)
+		f.learn(o.guesses.believed(id), a.form(), now)
 	}
 }
 
-// outcome holds what an engine counted, in tokens of the prompt (negative: it did not say), against what its target was
-// believed to have. f is the feed of the target that the request went to.
-func (o *Oracle) outcome(f *feed, a *Answer, cached int, now time.Time) {
+// outcome holds what an engine counted (if it did) against what its target was believed to have. f is the feed of the
+// target that the request went to.
+func (o *Oracle) outcome(f *feed, a *Answer, e *Event, now time.Time) {
 	w := o.fleet.View().Target(f.target)
 	if w == nil {
 		return
 	}
 	var chain []block.ID
-	if !f.isReporting() || f.isShort() {
+	if !f.isReporting() || f.isShort() || a.IsText {
 		chain = o.guesses.believed(a.Decision)
 	}
-	if cached >= 0 {
+	if cached := a.cached(e); cached >= 0 {
 		switch a.Blocks {
 		case Fresh, Partial:
 			f.judge(a.Usable.Total(), cached, a.freed, w.BlockSize)
 		case Approximate:
-			f.correct(chain, min(a.Matched.Total(), block.Usable(a.PromptTokens, w.BlockSize)*w.BlockSize), cached, w.BlockSize)
+			f.correct(chain, a.form(), min(a.Matched.Total(), block.Usable(a.PromptTokens, w.BlockSize)*w.BlockSize), cached, w.BlockSize)
 		case Silent, Warming, Stale:
 		}
-		o.refound.Add(uint64(f.found(chain, cached/w.BlockSize)))
+		if !a.IsText {
+			o.refound.Add(uint64(f.found(chain, cached/w.BlockSize)))
+		}
 	}
-	f.learn(chain, now)
+	f.learn(chain, a.form(), now)
 }
 
 func (o *Oracle) dispatchTarget(e *Event) (fleet.TargetID, bool, error) {

@@ -49,7 +49,7 @@ func (o *Oracle) Route(ctx context.Context, r *RouteRequest, now time.Time) (*An
 		return nil, Fault(Unavailable, ReasonNoEligibleWorker, "", "", "workers left faster than a decision could be made; ask again")
 	}
 	if !a.Repeated {
-		if a.Decision != 0 && o.index.IsTight() {
+		if a.Decision != 0 && !a.IsText && o.index.IsTight() {
 			c := &w.targets[w.best]
 			if f := o.feed(c.id); f != nil {
 				f.touch(w.prompts[c.size].chain[:c.held.Total()/w.prompts[c.size].size])
@@ -167,6 +167,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 		Matched:      best.held,
 		Usable:       best.usable,
 		PromptTokens: r.Prompt.Length,
+		IsText:       r.Prompt.IsText,
 		TTFT:         score.TTFT,
 		Alternatives: w.alternatives(made.places[:0], r.MaxAlternatives),
 		Blocks:       best.blocks,
@@ -197,7 +198,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 	}
 	a.Shadow = o.shadow(req, w)
 	o.turn++
-	if o.turn%watchEvery == 0 {
+	if o.turn%watchEvery == 0 && !r.Prompt.IsText {
 		o.watch(r, w)
 	}
 	o.nextID++

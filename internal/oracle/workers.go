@@ -131,8 +131,8 @@ func (o *Oracle) status(w *fleet.Worker, loads map[fleet.TargetID]load.State, no
 				r.Held[t] = f.ledger.Held(fleet.Tier(t))
 			}
 		}
-		if f.approx != nil {
-			r.Held[fleet.Device] = f.approx.ledger.Held(fleet.Device)
+		if a := f.approx[asTokens]; a != nil {
+			r.Held[fleet.Device] = a.ledger.Held(fleet.Device)
 		}
 		f.mu.Unlock()
 	}
@@ -150,6 +150,7 @@ type Stats struct {
 	Evicted   uint64              // blocks given up at the memory limit, ever
 	Refound   uint64              // of those, brought back by what engines counted
 	Approx    index.Stats         // what is guessed of targets that do not report
+	Text      index.Stats         // what is guessed of all targets from prompts that are text
 	Load      load.Stats          // bookings and samples
 	Learn     learn.Stats         // prefills that costs were learned from
 	Model     map[string][2]int   // fresh targets and all, by model
@@ -159,7 +160,7 @@ type Stats struct {
 // Stats looks at everything once; O(workers).
 func (o *Oracle) Stats(now time.Time) Stats {
 	s := Stats{
-		Index: o.index.Stats(), Evicted: o.index.Evicted(), Refound: o.refound.Load(), Approx: o.approx.Stats(),
+		Index: o.index.Stats(), Evicted: o.index.Evicted(), Refound: o.refound.Load(), Approx: o.approx[asTokens].Stats(), Text: o.approx[asText].Stats(),
 		Names: o.names.Used(), Load: o.load.Stats(), Learn: o.learn.Stats(), Model: make(map[string][2]int),
 	}
 	for _, w := range o.fleet.View().Workers() {
