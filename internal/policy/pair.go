@@ -74,8 +74,8 @@ type End struct {
 	Candidate
 	// Place is where it stands.
 	Place Place
-	// Whole says that it may prefill the request it decodes.
-	Whole bool
+	// Whole says that it may prefill the request it decodes, Takes that it may go on with what a start has prefilled.
+	Whole, Takes bool
 	// AlsoStart is its place among the starts, or below 0: it is none of them. A request that starts there is whole.
 	AlsoStart int
 }
@@ -116,7 +116,8 @@ type nearest struct {
 //
 // and an end that may serve the request alone costs the terms of LeastTime there, if that is less. Both count slower output:
 // see pairStallPrice. The best pair is found exactly in one pass over each side: of the starts that are equally far from an
-// end only the cheapest can be in it (up to TieBand). Without ends, Best is -1; without starts every end has to be Whole.
+// end only the cheapest can be in it (up to TieBand). Without ends, Best is -1. An end that nothing
+// can serve (not Whole, and no start for it) is not to be given.
 func ChoosePair(req *Request, starts []Start, ends []End, links *Links, d *PairDecision) {
 	p := *req
 	p.Prices.Stall, p.Prices.Decode = max(p.Prices.Stall, pairStallPrice), max(p.Prices.Decode, pairDecodePrice)
@@ -193,7 +194,7 @@ func (d *PairDecision) pair(p *Request, starts []Start, e *End, links *Links, i 
 		d.Starts[i] = -1
 	}
 	for _, k := range d.candidatesFor(e) {
-		if k >= 0 && k != e.AlsoStart {
+		if e.Takes && k >= 0 && k != e.AlsoStart {
 			try(k, starts[k].Place.To(e.Place))
 		}
 	}

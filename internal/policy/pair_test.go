@@ -39,6 +39,7 @@ func randomPair(r *rand.Rand) (Request, []Start, []End) {
 	ends := make([]End, r.IntN(7))
 	for i := range ends {
 		e := End{Candidate: candidate(100 + i), Place: place(), Whole: len(starts) == 0 || r.IntN(3) == 0, AlsoStart: -1}
+		e.Takes = !e.Whole || r.IntN(2) == 0
 		if i < len(starts) && r.IntN(4) == 0 {
 			e.AlsoStart, e.Candidate, e.Place = i, starts[i].Candidate, starts[i].Place
 		}
@@ -74,7 +75,9 @@ func TestPairIsTheBestOfAll(t *testing.T) {
 				least = s.Terms.Sum()
 			}
 			for k := range starts {
-				least = min(least, pairCost(&p, &starts[k], e, k == e.AlsoStart, &links))
+				if e.Takes || k == e.AlsoStart {
+					least = min(least, pairCost(&p, &starts[k], e, k == e.AlsoStart, &links))
+				}
 			}
 			if got := d.Scores[i]; math.Abs(got.Cost-least) > 2*TieBand*max(1, least) || math.Abs(got.Terms.Sum()-got.Cost) > 1e-9*max(1, got.Cost) {
 				t.Fatalf("input %d, end %d: cost %v of terms %+v, want %v", n, i, got.Cost, got.Terms, least)
@@ -129,7 +132,7 @@ func TestPairStaysWholeWhenThatIsFaster(t *testing.T) {
 	waits := func(id fleet.TargetID) Candidate { return Candidate{Target: id, KVUsed: -1, InFlight: 1, Prefilling: 1, PendingPrefill: 0.02} }
 	starts := []Start{{Candidate: waits(1), Place: Place{Rack: 1}}, {Candidate: waits(2), Place: Place{Rack: 2}}}
 	busy := Candidate{Target: 3, KVUsed: -1, InFlight: 40, Decoding: 40, ActiveTokens: 40_000}
-	end := End{Candidate: busy, Place: Place{Rack: 2}, Whole: true, AlsoStart: -1}
+	end := End{Candidate: busy, Place: Place{Rack: 2}, Whole: true, Takes: true, AlsoStart: -1}
 	var d PairDecision
 	for _, tt := range []struct {
 		name           string
@@ -169,7 +172,7 @@ func BenchmarkPair(b *testing.B) {
 			for i := range n {
 				at := Place{uint32(i/8 + 1), uint32(i/32 + 1), uint32(i/128 + 1)}
 				starts[i] = Start{Candidate{Target: fleet.TargetID(i), PendingPrefill: float64(i%7) / 10, KVUsed: -1}, at}
-				ends[i] = End{Candidate: Candidate{Target: fleet.TargetID(n + i), Decoding: i % 5, KVUsed: -1}, Place: at, AlsoStart: -1}
+				ends[i] = End{Candidate: Candidate{Target: fleet.TargetID(n + i), Decoding: i % 5, KVUsed: -1}, Place: at, Takes: true, AlsoStart: -1}
 			}
 			req, links := Request{PromptTokens: 8192, ExpectedOutput: 200, Places: 3}, DefaultLinks()
 			var d PairDecision
