@@ -53,7 +53,9 @@ func (e *engine) next() float64 {
 // enqueue takes a job at time t. It joins at the start of the next iteration.
 func (e *engine) enqueue(j *Job, t float64) {
 	e.waiting = append(e.waiting, j)
-	e.pending += j.Request.Input
+	if !j.arrives() {
+		e.pending += j.Request.Input
+	}
 	if !e.isRunning {
 		e.start(t)
 		return
@@ -105,6 +107,11 @@ func (e *engine) start(t float64) {
 		}
 		e.waiting[0] = nil
 		e.waiting = e.waiting[1:]
+		if j.arrives() {
+			e.complete(j, t)
+			e.firstToken(j, t)
+			continue
+		}
 		e.prefill = append(e.prefill, j)
 		plan(j)
 	}
@@ -158,19 +165,29 @@ func (e *engine) finish() {
 			prefilling = append(prefilling, j)
 			continue
 		}
-		j.generated = 1
-		e.fleet.firstToken(j, t)
-		if j.Request.Output == 1 {
+		if j.leaves() {
 			e.release(j)
-			e.fleet.finished(j, t)
+			e.fleet.handOver(j, t)
 			continue
 		}
-		e.decode = append(e.decode, j)
-		e.decodeKV += j.Request.Input + 1
+		e.firstToken(j, t)
 	}
 	clear(e.prefill[len(prefilling):])
 	e.prefill = prefilling
 	e.start(t)
+}
+
+// firstToken begins to decode a job whose prompt is there.
+func (e *engine) firstToken(j *Job, t float64) {
+	j.generated = 1
+	e.fleet.firstToken(j, t)
+	if j.Request.Output == 1 {
+		e.release(j)
+		e.fleet.finished(j, t)
+		return
+	}
+	e.decode = append(e.decode, j)
+	e.decodeKV += j.Request.Input + 1
 }
 
 // sample tells the load at t and sets the next moment.

@@ -33,6 +33,7 @@ type Fleet struct {
 	inFlight []int
 	observer Observer
 	now      float64
+	moving   transfers
 
 	round        int // of measurement
 	measuredFrom float64
@@ -122,6 +123,7 @@ func (f *Fleet) Generated(j *Job) int {
 // which never is the case with Options.LoadEvery.
 func (f *Fleet) Next() (t float64, ok bool) {
 	_, t = f.next()
+	t = min(t, f.moving.next())
 	return t, !math.IsInf(t, 1)
 }
 
@@ -145,6 +147,11 @@ func (f *Fleet) Advance(to float64) {
 	}
 	for {
 		e, t := f.next()
+		if at := f.moving.next(); at <= min(t, to) {
+			f.now = at
+			f.arrive(f.moving.take())
+			continue
+		}
 		if t > to {
 			break
 		}
@@ -168,26 +175,38 @@ func (f *Fleet) Fits(r *Request) bool {
 // joins now, and its time to first token counts from t all the same. The job belongs to the Fleet and changes as time
 // moves on.
 func (f *Fleet) Submit(engine int, r *Request, t float64) (*Job, error) {
-	if err := inRange("engine", engine, 0, len(f.engines)-1); err != nil {
-		return nil, fmt.Errorf("sim: %w", err)
-	}
-	if err := inRange("arrival", t, 0, maxSeconds); err != nil {
-		return nil, fmt.Errorf("sim: %w", err)
-	}
-	if r.blockSize < 1 {
-		return nil, errors.New("sim: request was not made by ReadTrace")
-	}
-	if !f.Fits(r) {
-		return nil, ErrTooLong
+	if err := f.takes(engine, r, t); err != nil {
+		return nil, err
 	}
 	f.Advance(t)
+	return f.place(engine, r, t, nil), nil
+}
+
+func (f *Fleet) place(engine int, r *Request, t float64, on *onward) *Job {
 	j := &Job{
-		Request: r, Engine: engine, Arrived: t,
+		Request: r, Engine: engine, Arrived: t, onward: on,
 		chain: r.Chain(f.options.Keyspace, f.options.BlockSize), round: f.round,
 	}
 	f.inFlight[engine]++
 	f.engines[engine].enqueue(j, f.now)
-	return j, nil
+	return j
+}
+
+// takes says why an engine cannot take a request.
+func (f *Fleet) takes(engine int, r *Request, t float64) error {
+	if err := inRange("engine", engine, 0, len(f.engines)-1); err != nil {
+		return fmt.Errorf("sim: %w", err)
+	}
+	if err := inRange("arrival", t, 0, maxSeconds); err != nil {
+		return fmt.Errorf("sim: %w", err)
+	}
+	if r.blockSize < 1 {
+		return errors.New("sim: request was not made by ReadTrace")
+	}
+	if !f.Fits(r) {
+		return ErrTooLong
+	}
+	return nil
 }
 
 // firstToken and finished are called by engines, with the clock at t.

@@ -5,12 +5,20 @@ import "github.com/kvoracle/kvoracle/internal/block"
 // need is how many blocks a request fills in all.
 func (e *engine) need(r *Request) int { return ceilDiv(r.Input+r.Output, e.blockSize) }
 
+// needs is need of what the engine has to do of a job: one that goes on elsewhere leaves with its first token.
+func (e *engine) needs(j *Job) int {
+	if j.leaves() {
+		return ceilDiv(j.Request.Input+1, e.blockSize)
+	}
+	return e.need(j.Request)
+}
+
 // admit gives the job memory if there is any: the cached blocks it can use, and private ones for the rest of its prompt
 // and for its output. It changes nothing if there is not enough.
 func (e *engine) admit(j *Job, t float64) bool {
 	usable := j.chain[:min(len(j.chain), block.Usable(j.Request.Input, e.blockSize))]
 	held, unreferenced := e.cache.match(usable)
-	private := e.need(j.Request) - held
+	private := e.needs(j) - held
 	if e.cache.referenced+unreferenced+e.private+private > e.capacity {
 		return false
 	}
@@ -29,6 +37,10 @@ func (e *engine) admit(j *Job, t float64) bool {
 	}
 	e.private += private
 	j.private = private
+	if j.arrives() {
+		j.computed = j.Request.Input
+		return true
+	}
 	j.Cached = held * e.blockSize
 	j.computed = j.Cached
 	e.pending -= j.Cached

@@ -28,7 +28,8 @@ type LoadSample struct {
 
 // Observer follows requests through their life, as a gateway sees it. Calls come in order of time.
 type Observer interface {
-	// FirstToken tells that the prefill is done. All full blocks of the prompt have been told to the Sink by then.
+	// FirstToken tells that the prefill is done. All full blocks of the prompt have been told to the Sink by then. Of a
+	// request of a pair it tells that the engine which decodes it has taken it up.
 	FirstToken(t float64, j *Job)
 	// Finished tells that the last token is out. It follows FirstToken, at the same time for an output of one.
 	Finished(t float64, j *Job)
@@ -50,6 +51,7 @@ type Job struct {
 	generated int        // output tokens at the end of the last step
 	round     int        // of measurement, when it was submitted
 	estimate  int        // prompt tokens it will have to compute, as Informed expects
+	onward    *onward    // nil: it stays where it was submitted
 }
 
 // written is how many blocks hold at least one of the job's tokens when it has generated so many.

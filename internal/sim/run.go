@@ -41,10 +41,25 @@ type RunOptions struct {
 // Run serves a trace in virtual time from empty caches until the last request has finished. A request longer than an
 // engine's memory is counted as refused, without asking the chooser. A choice that is no engine ends the run with an error.
 func Run(tr *Trace, c Chooser, o RunOptions) (Result, error) {
+	watcher, _ := c.(submitted)
+	return run(tr, c, func(f *Fleet, r *Request, at float64) error {
+		j, err := f.Submit(c.Choose(at, r, f), r, at)
+		if err == nil && watcher != nil {
+			watcher.submitted(j)
+		}
+		return err
+	}, o)
+}
+
+// giving gives a request that arrives to the fleet.
+type giving func(f *Fleet, r *Request, at float64) error
+
+// run is Run, with whoever chooses asked by way of give.
+func run(tr *Trace, c any, give giving, o RunOptions) (Result, error) {
 	if err := o.normalize(); err != nil {
 		return Result{}, fmt.Errorf("sim: %w", err)
 	}
-	if a, ok := c.(Attached); ok {
+	if a, ok := c.(interface{ Attach(o *Options) error }); ok {
 		if err := a.Attach(&o.Options); err != nil {
 			return Result{}, fmt.Errorf("sim: chooser: %w", err)
 		}
@@ -62,7 +77,7 @@ func Run(tr *Trace, c Chooser, o RunOptions) (Result, error) {
 		return Result{}, err
 	}
 	f.keep = o.Keep
-	refused, err := serve(f, source, c)
+	refused, err := serve(f, source, give)
 	if failing, ok := c.(interface{ Err() error }); ok {
 		if cause := failing.Err(); cause != nil {
 			err = fmt.Errorf("sim: chooser: %w", cause)
@@ -87,8 +102,7 @@ type arrivals interface {
 }
 
 // serve is the loop: whatever happens first, an arrival or something in the fleet.
-func serve(f *Fleet, source arrivals, c Chooser) (refused int, err error) {
-	watcher, _ := c.(submitted)
+func serve(f *Fleet, source arrivals, give giving) (refused int, err error) {
 	for {
 		at := source.next()
 		if t, ok := f.Next(); ok && t <= at && (f.Unfinished() > 0 || !math.IsInf(at, 1)) {
@@ -109,12 +123,8 @@ func serve(f *Fleet, source arrivals, c Chooser) (refused int, err error) {
 			source.refused(r)
 			continue
 		}
-		j, err := f.Submit(c.Choose(at, r, f), r, at)
-		if err != nil {
+		if err := give(f, r, at); err != nil {
 			return 0, fmt.Errorf("%w, for request %d", err, r.Index)
-		}
-		if watcher != nil {
-			watcher.submitted(j)
 		}
 	}
 }
