@@ -129,7 +129,9 @@ func pairCost(p *Request, start *Start, e *End, isSame bool, l *Links) float64 {
 // is, and to the nearer of two equal prefill workers.
 func TestPairStaysWholeWhenThatIsFaster(t *testing.T) {
 	links := DefaultLinks()
-	waits := func(id fleet.TargetID) Candidate { return Candidate{Target: id, KVUsed: -1, InFlight: 1, Prefilling: 1, PendingPrefill: 0.02} }
+	waits := func(id fleet.TargetID) Candidate {
+		return Candidate{Target: id, KVUsed: -1, InFlight: 1, Prefilling: 1, PendingPrefill: 0.02}
+	}
 	starts := []Start{{Candidate: waits(1), Place: Place{Rack: 1}}, {Candidate: waits(2), Place: Place{Rack: 2}}}
 	busy := Candidate{Target: 3, KVUsed: -1, InFlight: 40, Decoding: 40, ActiveTokens: 40_000}
 	end := End{Candidate: busy, Place: Place{Rack: 2}, Whole: true, Takes: true, AlsoStart: -1}
@@ -155,8 +157,11 @@ func TestDistances(t *testing.T) {
 		p, q Place
 		want Distance
 	}{
-		{Place{}, Place{}, SameZone}, {Place{Zone: 1}, Place{}, SameZone}, {Place{Zone: 1}, Place{Zone: 2}, OtherZone},
-		{Place{Rack: 1, Zone: 1}, Place{Rack: 1, Zone: 1}, SameRack}, {Place{Rack: 1, Zone: 1}, Place{Rack: 2, Zone: 1}, SameZone},
+		{Place{}, Place{}, SameZone},
+		{Place{Zone: 1}, Place{}, SameZone},
+		{Place{Zone: 1}, Place{Zone: 2}, OtherZone},
+		{Place{Rack: 1, Zone: 1}, Place{Rack: 1, Zone: 1}, SameRack},
+		{Place{Rack: 1, Zone: 1}, Place{Rack: 2, Zone: 1}, SameZone},
 		{Place{Domain: 3, Rack: 1}, Place{Domain: 3, Rack: 2}, SameDomain},
 	} {
 		if got := tt.p.To(tt.q); got != tt.want || tt.q.To(tt.p) != tt.want {
