@@ -41,8 +41,7 @@ func newIndexTarget(engines int) *indexTarget {
 }
 
 func (t *indexTarget) lookup(q *lookup) {
-	t.chain = block.AppendChain(t.chain[:0], q.keyspace, q.locals)
-	t.dst = t.ix.Match(t.chain, t.dst[:0])
+	t.chain, t.dst = t.ix.MatchLocals(q.keyspace.Root(q.locals[0]), q.locals[1:], t.chain, t.dst[:0])
 	best := 0
 	for i := range t.dst {
 		best = max(best, t.dst[i].Total())

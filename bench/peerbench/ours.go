@@ -106,10 +106,8 @@ func ours(file io.Reader, out io.Writer) error {
 	runtime.GC()
 	dst := make([]index.Match, 0, 4096)
 	chain := make([]block.ID, 0, deepBlocks)
-	locals := func(q []block.Local) {
-		chain = kvops.Chain(chain[:0], q)
-		dst = p.ix.Match(chain, dst[:0])
-	}
+	// The format's first id is the first local hash.
+	locals := func(q []block.Local) { chain, dst = p.ix.MatchLocals(block.ID(q[0]), q[1:], chain, dst[:0]) }
 	ids := func([]block.Local) { dst = p.ix.Match(chain, dst[:0]) }
 	nothing := func([]block.Local) {}
 	prepare := func(q []block.Local) { chain = kvops.Chain(chain[:0], q) }

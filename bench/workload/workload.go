@@ -204,6 +204,9 @@ func Chain(dst []block.ID, locals []block.Local) []block.ID {
 	return block.AppendChain(dst, keyspace, locals)
 }
 
+// First is the id of a first block, as the stream has it.
+func First(l block.Local) block.ID { return keyspace.Root(l) }
+
 // Next gives the next operation and how often to apply it; 0: there is no more.
 func (s *Stream) Next(op *Op) (times int) {
 	for len(s.running) > 0 {

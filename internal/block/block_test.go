@@ -243,18 +243,19 @@ func TestNothingIsAllocated(t *testing.T) {
 	pieces := [][]byte{make([]byte, 4095), make([]byte, 5000)}
 	var sink uint64
 	for name, f := range map[string]func(){
-		"LocalHash/16":           func() { sink += uint64(LocalHash(tokens[:16])) },
-		"LocalHash/512":          func() { sink += uint64(LocalHash(tokens[:512])) },
-		"localPortable/512":      func() { sink += uint64(localPortable(tokens[:512])) },
-		"Keyspace":               func() { sink += uint64(id.Keyspace()) },
-		"Root":                   func() { sink += uint64(k.Root(1)) },
-		"Child":                  func() { sink += uint64(ID(1).Child(1)) },
-		"AppendLocals":           func() { sink += uint64(len(AppendLocals(dstLocals, tokens, 16))) },
-		"AppendChain":            func() { sink += uint64(len(AppendChain(dst, k, locals))) },
-		"AppendChainAfter":       func() { sink += uint64(len(AppendChainAfter(dst, 1, locals))) },
-		"AppendTokenChain":       func() { sink += uint64(len(AppendTokenChain(dst, k, tokens, 512))) },
-		"AppendPackedChain":      func() { sink += uint64(len(AppendPackedChain(dst, k, pieces, 512))) },
-		"AppendPackedLocalChain": func() { sink += uint64(len(AppendPackedLocalChain(dst, k, pieces[:1]))) },
+		"LocalHash/16":       func() { sink += uint64(LocalHash(tokens[:16])) },
+		"LocalHash/512":      func() { sink += uint64(LocalHash(tokens[:512])) },
+		"localPortable/512":  func() { sink += uint64(localPortable(tokens[:512])) },
+		"Keyspace":           func() { sink += uint64(id.Keyspace()) },
+		"Root":               func() { sink += uint64(k.Root(1)) },
+		"Child":              func() { sink += uint64(ID(1).Child(1)) },
+		"AppendLocals":       func() { sink += uint64(len(AppendLocals(dstLocals, tokens, 16))) },
+		"AppendChain":        func() { sink += uint64(len(AppendChain(dst, k, locals))) },
+		"AppendChainAfter":   func() { sink += uint64(len(AppendChainAfter(dst, 1, locals))) },
+		"AppendTokenChain":   func() { sink += uint64(len(AppendTokenChain(dst, k, tokens, 512))) },
+		"AppendPackedChain":  func() { sink += uint64(len(AppendPackedChain(dst, k, pieces, 512))) },
+		"AppendPackedLocals": func() { sink += uint64(len(AppendPackedLocals(dstLocals, pieces[:1]))) },
+		"Follow":             func() { sink += uint64(Follow(1, locals, dst[:cap(dst)])) },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s allocates %v times", name, n)

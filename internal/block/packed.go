@@ -60,10 +60,9 @@ func localPacked(b []byte) uint64 {
 	return xxh3.HashSeed(b, Seed)
 }
 
-// AppendPackedLocalChain is AppendChain of packed local hashes. Bytes after the last full one are not looked at.
-func AppendPackedLocalChain(dst []ID, k Keyspace, pieces [][]byte) []ID {
+// AppendPackedLocals appends packed local hashes. Bytes after the last full one are not looked at.
+func AppendPackedLocals(dst []Local, pieces [][]byte) []Local {
 	dst = slices.Grow(dst, PackedLen(pieces)/8)
-	parent := uint64(k)
 	var word [8]byte
 	have := 0 // bytes of word
 	for _, p := range pieces {
@@ -73,12 +72,10 @@ func AppendPackedLocalChain(dst []ID, k Keyspace, pieces [][]byte) []ID {
 			if p = p[n:]; have < len(word) {
 				continue
 			}
-			parent = pair(parent, binary.LittleEndian.Uint64(word[:]))
-			dst = append(dst, ID(parent))
+			dst = append(dst, Local(binary.LittleEndian.Uint64(word[:])))
 		}
 		for ; len(p) >= 8; p = p[8:] {
-			parent = pair(parent, binary.LittleEndian.Uint64(p))
-			dst = append(dst, ID(parent))
+			dst = append(dst, Local(binary.LittleEndian.Uint64(p)))
 		}
 		have = copy(word[:], p)
 	}

@@ -68,7 +68,7 @@ func comparePacked(t *testing.T, k Keyspace, raw, cuts []byte, size int) {
 	if got, want := AppendPackedChain([]ID{7}, k, pieces, size), append([]ID{7}, naiveChain(k, raw, size)...); !slices.Equal(got, want) {
 		t.Fatalf("%d bytes cut at %v, size %d: chain %x, want %x", len(raw), cuts, size, got, want)
 	}
-	if got, want := AppendPackedLocalChain([]ID{7}, k, pieces), append([]ID{7}, naiveLocalChain(k, raw)...); !slices.Equal(got, want) {
+	if got, want := AppendChain([]ID{7}, k, AppendPackedLocals(nil, pieces)), append([]ID{7}, naiveLocalChain(k, raw)...); !slices.Equal(got, want) {
 		t.Fatalf("%d bytes cut at %v: chain of locals %x, want %x", len(raw), cuts, got, want)
 	}
 	tokens := tokensOf(raw)

@@ -176,7 +176,11 @@ func TestMatchNeverCreditsWhatWasNotHeld(t *testing.T) {
 		operations = 500
 	}
 	ix := New(Config{})
-	chain := numbered(length)
+	locals := make([]block.Local, length)
+	for i := range locals {
+		locals[i] = block.Local(i)
+	}
+	chain := block.AppendChain(nil, 1, locals)
 	seed := newSeed()
 	t.Logf("seed %d", seed)
 
@@ -199,15 +203,20 @@ func TestMatchNeverCreditsWhatWasNotHeld(t *testing.T) {
 			ix.Reclaim(50)
 		}
 	})
-	for range matchers {
+	for k := range matchers {
 		readers.Go(func() {
 			var dst []Match
+			var known []block.ID
 			begin, end := make([]int64, targets), make([]int64, targets)
 			for !isDone.Load() {
 				for i, h := range holders {
 					begin[i] = h.newest.Load()
 				}
-				dst = ix.Match(chain, dst[:0])
+				if k == 0 {
+					dst = ix.Match(chain, dst[:0])
+				} else {
+					known, dst = ix.MatchLocals(chain[0], locals[1:], known, dst[:0])
+				}
 				for i, h := range holders {
 					end[i] = h.newest.Load()
 				}

@@ -15,6 +15,9 @@ type query struct {
 	finds  []addition
 	plan   plan
 	reads  int // lists looked at
+
+	chain  []block.ID    // the ids of the prompt that are known: of a Match all
+	locals []block.Local // the local hash of block i+1 at i; nil in a Match
 }
 
 // addition is what a segment adds to a match.
@@ -40,17 +43,32 @@ func (ix *Index) Match(chain []block.ID, dst []Match) []Match {
 		return dst
 	}
 	q := ix.enter()
-	dst = ix.match(q, chain, dst)
+	q.chain = chain
+	dst = ix.match(q, dst)
+	q.chain = nil
 	ix.leave(q)
 	return dst
 }
 
+// MatchLocals is Match for a prompt whose ids have not been made: the id of its first block, and the local hashes of the
+// others. Where somebody holds the blocks, their ids are not made but checked (see block.Follow), and behind that none is
+// made. It returns the leading ids that it had to know, in chain's memory if that is enough: at least the first.
+func (ix *Index) MatchLocals(first block.ID, locals []block.Local, chain []block.ID, dst []Match) ([]block.ID, []Match) {
+	q := ix.enter()
+	chain = append(chain[:0], first)
+	q.chain, q.locals = chain, locals
+	dst = ix.match(q, dst)
+	chain = q.chain
+	q.chain, q.locals = nil, nil
+	ix.leave(q)
+	return chain, dst
+}
+
 // match walks from segment to segment as long as somebody holds all so far.
-func (ix *Index) match(q *query, chain []block.ID, dst []Match) []Match {
+func (ix *Index) match(q *query, dst []Match) []Match {
 	// One look for the whole call: of each target one ledger is seen.
 	view := ix.view.Load()
-	isLong := len(chain) > compareAll
-	h := ix.head(Parent{IsRoot: true}, chain[0])
+	h := ix.head(Parent{IsRoot: true}, q.chain[0])
 	if h == 0 {
 		return dst
 	}
@@ -59,7 +77,7 @@ func (ix *Index) match(q *query, chain []block.ID, dst []Match) []Match {
 	for {
 		var isOpen bool
 		pos, _ := splitBody(ix.segment(h).body.Load())
-		depth = ix.common(h, chain, isLong)
+		depth = ix.common(h, q, 0)
 		dst, isOpen = ix.begin(h, view, uint64(depth), dst)
 		if now, _ := splitBody(ix.segment(h).body.Load()); now == pos {
 			q.reads = 1
@@ -71,15 +89,15 @@ func (ix *Index) match(q *query, chain []block.ID, dst []Match) []Match {
 		// Between the two looks other blocks may have come where these were.
 		dst = dst[:start]
 	}
-	for depth < len(chain) {
-		h = ix.head(Parent{ID: chain[depth-1]}, chain[depth])
+	for q.has(depth) {
+		h = ix.head(Parent{ID: q.chain[depth-1]}, q.chain[depth])
 		if h == 0 {
 			break
 		}
 		var used int
 		for {
 			pos, _ := splitBody(ix.segment(h).body.Load())
-			used = ix.common(h, chain[depth:], isLong)
+			used = ix.common(h, q, depth)
 			ix.collect(q, h, view, depth, dst[start:])
 			if now, _ := splitBody(ix.segment(h).body.Load()); now == pos {
 				break
@@ -94,9 +112,36 @@ func (ix *Index) match(q *query, chain []block.ID, dst []Match) []Match {
 	return dst
 }
 
-// common is how many leading blocks a segment and a chain have in common.
-func (ix *Index) common(h handle, chain []block.ID, isLong bool) int {
+// has reports whether the prompt has a block at a depth, and makes its id if need be. Those before it are there.
+func (q *query) has(depth int) bool {
+	if depth < len(q.chain) {
+		return true
+	}
+	if depth > len(q.locals) {
+		return false
+	}
+	q.chain = append(q.chain, q.chain[depth-1].Child(q.locals[depth-1]))
+	return true
+}
+
+// common is how many blocks a segment and the prompt have in common from a depth on, and adds their ids to those known.
+func (ix *Index) common(h handle, q *query, depth int) int {
 	w := ix.blocks(h)
+	n := commonIDs(w, q.chain[depth:], len(q.chain) > compareAll)
+	if k := depth + n; n > 0 && k == len(q.chain) && k <= len(q.locals) {
+		more := block.Follow(q.chain[k-1], q.locals[k-1:], w[n:])
+		q.chain = slices.Grow(q.chain, more)[:k+more]
+		known := q.chain[k:]
+		for i, id := range w[n : n+more] {
+			known[i] = block.ID(id)
+		}
+		n += more
+	}
+	return n
+}
+
+// commonIDs is how many leading ids are the same.
+func commonIDs(w []uint64, chain []block.ID, isLong bool) int {
 	n := min(len(w), len(chain))
 	w, chain = w[:n], chain[:n]
 	if n == 0 {

@@ -94,7 +94,8 @@ func TestMatchReadsOneListPerSegment(t *testing.T) {
 			}
 			q := ix.enter()
 			defer ix.leave(q)
-			for target, m := range ix.match(q, chain, nil) {
+			q.chain = chain
+			for target, m := range ix.match(q, nil) {
 				if m.Total() != c.ends[target] {
 					t.Errorf("target %d has %d, want %d", target, m.Total(), c.ends[target])
 				}
@@ -135,6 +136,10 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	dst := make([]Match, 0, 64)
 	if n := testing.AllocsPerRun(200, func() { dst = ix.Match(chain, dst[:0]) }); n != 0 {
 		t.Errorf("Match allocates %v times", n)
+	}
+	known, locals := make([]block.ID, 0, 78), make([]block.Local, 77)
+	if n := testing.AllocsPerRun(200, func() { known, dst = ix.MatchLocals(chain[0], locals, known, dst[:0]) }); n != 0 {
+		t.Errorf("MatchLocals allocates %v times", n)
 	}
 	if len(dst) != 64 {
 		t.Errorf("%d matches, want 64", len(dst))

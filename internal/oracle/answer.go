@@ -41,22 +41,12 @@ type Prompt struct {
 	Items        []block.Item // multimodal items under Tokens, which are then not packed; Locals have theirs in
 }
 
-// appendChain appends the ids of the prompt's full blocks of size tokens, in a keyspace.
+// appendChain appends the ids of the full blocks of size tokens, in a keyspace.
 func (p *Prompt) appendChain(dst []block.ID, k block.Keyspace, size int) []block.ID {
-	switch {
-	case len(p.Items) > 0:
-		locals := block.AppendLocals(nil, p.Tokens, size)
-		block.MixItems(locals, size, p.Items)
-		return block.AppendChain(dst, k, locals)
-	case p.PackedLocals != nil:
-		return block.AppendPackedLocalChain(dst, k, p.PackedLocals)
-	case p.LocalsSize != 0:
-		return block.AppendChain(dst, k, p.Locals)
-	case p.PackedTokens != nil:
+	if p.PackedTokens != nil {
 		return block.AppendPackedChain(dst, k, p.PackedTokens, size)
-	default:
-		return block.AppendTokenChain(dst, k, p.Tokens, size)
 	}
+	return block.AppendTokenChain(dst, k, p.Tokens, size)
 }
 
 // TargetRef names a target to the outside.

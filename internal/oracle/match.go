@@ -24,6 +24,21 @@ func (w *work) promptFor(size int) int {
 	return n
 }
 
+// hashes are the local hashes of a prompt's full blocks; false: it has tokens, of which ids are made at once as fast.
+func (p *promptAt) hashes(from *Prompt) ([]block.Local, bool) {
+	switch {
+	case len(from.Items) > 0:
+		p.locals = block.AppendLocals(p.locals[:0], from.Tokens, p.size)
+		block.MixItems(p.locals, p.size, from.Items)
+		return p.locals, true
+	case from.PackedLocals != nil:
+		p.locals = block.AppendPackedLocals(p.locals[:0], from.PackedLocals)
+		return p.locals, true
+	default:
+		return from.Locals, from.LocalsSize != 0
+	}
+}
+
 // match hashes the prompt once per block size and asks both indexes who holds it.
 func (o *Oracle) match(r *RouteRequest, w *work) {
 	as := r.Prompt.form()
@@ -33,9 +48,16 @@ func (o *Oracle) match(r *RouteRequest, w *work) {
 			Model: r.Model, BlockSize: p.size, LoRAName: r.LoRAName, LoRARevision: r.LoRARevision,
 			CacheSalt: r.CacheSalt, Secret: o.cfg.Secret, IsText: as == asText,
 		}.Keyspace()
-		p.chain = r.Prompt.appendChain(p.chain, ks, p.size)
-		if as == asTokens {
-			p.facts = o.index.Match(p.chain, p.facts)
+		switch locals, ok := p.hashes(&r.Prompt); {
+		case !ok:
+			p.chain = r.Prompt.appendChain(p.chain, ks, p.size)
+			if as == asTokens {
+				p.facts = o.index.Match(p.chain, p.facts)
+			}
+		case len(locals) > 0:
+			// What is held is checked, not made; the rest is needed too, for what this request will leave.
+			p.chain, p.facts = o.index.MatchLocals(ks.Root(locals[0]), locals[1:], p.chain, p.facts)
+			p.chain = block.AppendChainAfter(p.chain, p.chain[len(p.chain)-1], locals[len(p.chain):])
 		}
 		p.guesses = o.guesses.match(p.chain, p.guesses)
 		if o.approximated[as].Load() > 0 {

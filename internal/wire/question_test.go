@@ -103,7 +103,7 @@ func chain(r *oracle.RouteRequest) []block.ID {
 	p := &r.Prompt
 	switch {
 	case p.PackedLocals != nil:
-		return block.AppendPackedLocalChain([]block.ID{}, 1, p.PackedLocals)
+		return block.AppendChain([]block.ID{}, 1, block.AppendPackedLocals(nil, p.PackedLocals))
 	case p.LocalsSize != 0:
 		return block.AppendChain([]block.ID{}, 1, p.Locals)
 	case p.PackedTokens != nil:
