@@ -280,7 +280,7 @@ func write(p *pack, e said, r *rand.Rand) (unknown int) {
 func TestDecodeEqualsModel(t *testing.T) {
 	limits := DefaultLimits()
 	var b Batch
-	for seed := range uint64(3000) {
+	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		p := &pack{}
 		if seed%2 == 1 {
