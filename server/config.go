@@ -22,6 +22,8 @@ type Config struct {
 	Listen string
 	// OpsListen is the "host:port" of the operator's HTTP server: metrics, health, profiles. Empty: none.
 	OpsListen string
+	// HTTPListen is the "host:port" of the HTTP/JSON door, see docs/http.md. Empty: none.
+	HTTPListen string
 	// Insecure allows addresses that other machines can reach. There is no TLS yet, so without it only loopback
 	// addresses are accepted.
 	Insecure bool

@@ -15,7 +15,7 @@ func TestDefaultsRun(t *testing.T) {
 		filled := reflect.ValueOf(c.withDefaults())
 		for _, f := range reflect.VisibleFields(filled.Type()) {
 			switch f.Name {
-			case "OpsListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret", "ShadowPolicy":
+			case "OpsListen", "HTTPListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret", "ShadowPolicy":
 				continue // zero means none or off
 			}
 			if filled.FieldByIndex(f.Index).IsZero() {
@@ -48,6 +48,8 @@ func TestContradictionsAreNamed(t *testing.T) {
 		{"a host name", func(c *Config) { c.OpsListen = "oracle.example:7071" }, []string{"OpsListen", "Insecure"}},
 		{"no port", func(c *Config) { c.Listen = "127.0.0.1" }, []string{"Listen", "host:port"}},
 		{"the same port", func(c *Config) { c.OpsListen = c.Listen }, []string{"Listen", "OpsListen"}},
+		{"HTTP not loopback", func(c *Config) { c.HTTPListen = "0.0.0.0:7072" }, []string{"HTTPListen", "Insecure"}},
+		{"the same port for HTTP", func(c *Config) { c.HTTPListen = c.OpsListen }, []string{"HTTPListen", "OpsListen"}},
 		{"policy", func(c *Config) { c.Policy = "magic" }, []string{"Policy", "magic", "least_time"}},
 		{"shadow policy", func(c *Config) { c.ShadowPolicy = "magic" }, []string{"ShadowPolicy", "magic", "block_cost"}},
 		{"message too small", func(c *Config) { c.MaxMessageBytes = 1000 }, []string{"MaxMessageBytes", "MaxPromptTokens"}},

@@ -41,7 +41,7 @@ type AuthFunc func(ctx context.Context, fullMethod string) (context.Context, err
 //
 // and every other stream through watch, auth, endForeign (which ends streams of other services when the server is going)
 // and recovery. Every other unary call, Route among them, has the same in one function, lean, for a chain costs closures.
-func (s *Server) interceptors() []grpc.ServerOption {
+func (s *Server) interceptors() (grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
 	rescue := recovery.WithRecoveryHandlerContext(s.recovered)
 	events := []logging.Option{logging.WithLogOnEvents(logging.FinishCall)}
 
@@ -71,7 +71,7 @@ func (s *Server) interceptors() []grpc.ServerOption {
 		}
 		return s.lean(ctx, req, info, handler)
 	}
-	return []grpc.ServerOption{grpc.UnaryInterceptor(route), grpc.ChainStreamInterceptor(stream...)}
+	return route, stream
 }
 
 // chained makes one interceptor of many, the first one outermost.

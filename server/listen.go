@@ -25,23 +25,28 @@ func (s *Server) Listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.openOps(ctx); err != nil {
+	if err := s.openOthers(ctx); err != nil {
 		return errors.Join(err, lis.Close())
 	}
 	s.lis = lis
 	return nil
 }
 
-// openOps opens the operator's port, if there is to be one. mu is held.
-func (s *Server) openOps(ctx context.Context) error {
-	if s.cfg.OpsListen == "" || s.ops != nil {
-		return nil
+// openOthers opens the ports besides gRPC's, if there are to be any. mu is held.
+func (s *Server) openOthers(ctx context.Context) error {
+	for _, p := range []struct {
+		field, address string
+		lis            *net.Listener
+	}{{"OpsListen", s.cfg.OpsListen, &s.ops}, {"HTTPListen", s.cfg.HTTPListen, &s.web}} {
+		if p.address == "" || *p.lis != nil {
+			continue
+		}
+		lis, err := open(ctx, p.field, p.address)
+		if err != nil {
+			return err // what is open is closed by Close
+		}
+		*p.lis = lis
 	}
-	ops, err := open(ctx, "OpsListen", s.cfg.OpsListen)
-	if err != nil {
-		return err
-	}
-	s.ops = ops
 	return nil
 }
 
@@ -73,6 +78,16 @@ func (s *Server) OpsAddr() net.Addr {
 	return s.ops.Addr()
 }
 
+// HTTPAddr is the address of the HTTP/JSON door; nil before it listens, and when there is none.
+func (s *Server) HTTPAddr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.web == nil {
+		return nil
+	}
+	return s.web.Addr()
+}
+
 // take gives the ports to the one call that may serve on them. A listener that is handed in is served instead of the
 // configured port.
 func (s *Server) take(ctx context.Context, lis net.Listener) error {
@@ -82,7 +97,7 @@ func (s *Server) take(ctx context.Context, lis net.Listener) error {
 		return errUsed
 	}
 	if lis != nil {
-		if err := s.openOps(ctx); err != nil {
+		if err := s.openOthers(ctx); err != nil {
 			return err
 		}
 		s.lis = lis
@@ -101,7 +116,7 @@ func (s *Server) Close() error {
 	}
 	s.isUsed = true
 	var errs []error
-	for _, lis := range []net.Listener{s.lis, s.ops} {
+	for _, lis := range []net.Listener{s.lis, s.ops, s.web} {
 		if lis != nil {
 			errs = append(errs, lis.Close())
 		}

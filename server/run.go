@@ -43,12 +43,15 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 func (s *Server) serve(ctx context.Context) error {
 	s.health.serving()
 	s.log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("address", s.lis.Addr().String()),
-		slog.String("ops_address", address(s.ops)), slog.String("policy", s.cfg.Policy), slog.String("version", Version()))
+		slog.String("ops_address", address(s.ops)), slog.String("http_address", address(s.web)), slog.String("policy", s.cfg.Policy), slog.String("version", Version()))
 	g, ctx := errgroup.WithContext(ctx)
 	over := make(chan struct{}) // closed when calls are not answered any more
 	g.Go(s.serveCalls)
 	if s.ops != nil {
 		g.Go(func() error { return s.serveOps(over) })
+	}
+	if s.web != nil {
+		g.Go(s.serveHTTP)
 	}
 	g.Go(func() error { s.janitor(over); return nil })
 	g.Go(func() error {

@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,13 +51,15 @@ type Server struct {
 	watch     *watcher
 	health    *board
 	grpc      *grpc.Server
-	parents   *parents // nil when nothing is traced
+	local     *local       // the same services, within the process
+	door      http.Handler // HTTP/JSON
+	parents   *parents     // nil when nothing is traced
 	shedder   *shedder
 	sheds     atomic.Uint64 // calls refused by it and not logged yet
 
-	mu       sync.Mutex
-	isUsed   bool         // Run, Serve or Close was called
-	lis, ops net.Listener // nil until listening
+	mu            sync.Mutex
+	isUsed        bool         // Run, Serve or Close was called
+	lis, ops, web net.Listener // nil until listening
 }
 
 // Option tells a Server what a Config cannot: values that are not data.
@@ -133,6 +136,9 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 	}
 	s.shedder = newShedder(cfg.QueueTarget, s.shed)
 	s.grpc = s.newGRPC(o.services)
+	if s.door, err = s.newDoor(); err != nil {
+		return nil, errors.Join(err, tel.Shutdown(context.Background()))
+	}
 	return s, nil
 }
 
@@ -140,10 +146,14 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 func (s *Server) newGRPC(services []service) *grpc.Server {
 	c := &s.cfg
 	pool := &transport.Pool{}
-	opts := append(s.interceptors(),
+	codec := transport.NewCodec(pool)
+	unary, stream := s.interceptors()
+	opts := []grpc.ServerOption{
+		grpc.UnaryInterceptor(unary),
+		grpc.ChainStreamInterceptor(stream...),
 		experimental.BufferPool(pool),
 		grpc.InTapHandle(s.shedder.tap),
-		grpc.ForceServerCodecV2(transport.NewCodec(pool)),
+		grpc.ForceServerCodecV2(codec),
 		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(uint32(c.MaxConcurrentStreams)),
 		// What a peer may have on its way to a call that does not read. gRPC would estimate it, with a ping for every
@@ -151,7 +161,7 @@ func (s *Server) newGRPC(services []service) *grpc.Server {
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.MaxHeaderListSize(uint32(c.MaxHeaderBytes)), // gRPC's own default is 16 MiB for each call
-		grpc.ConnectionTimeout(10*time.Second),
+		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time:                  c.KeepaliveTime,
 			Timeout:               c.KeepaliveTimeout,
@@ -161,11 +171,13 @@ func (s *Server) newGRPC(services []service) *grpc.Server {
 		// Idle report streams live on pings; gRPC's own default of 5 min would send such peers away.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: c.KeepaliveMinTime, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true), // when Run has returned, nothing of it is still running
-	)
+	}
 	g := grpc.NewServer(opts...)
+	s.local = newLocal(s, codec, unary)
+	both := registrars{g, s.local}
 	route := newRouteService(s)
-	g.RegisterService(route.describe(), route)
-	kvoraclev1.RegisterFleetServiceServer(g, newFleetService(s))
+	both.RegisterService(route.describe(), route)
+	kvoraclev1.RegisterFleetServiceServer(both, newFleetService(s))
 	healthpb.RegisterHealthServer(g, s.health.rpc)
 	if c.Reflection {
 		reflection.Register(g)

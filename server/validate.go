@@ -44,7 +44,7 @@ func (c Config) Validate() error {
 }
 
 func (f *faults) addresses(c *Config) {
-	for _, a := range []struct{ field, address string }{{"Listen", c.Listen}, {"OpsListen", c.OpsListen}} {
+	for _, a := range []struct{ field, address string }{{"Listen", c.Listen}, {"OpsListen", c.OpsListen}, {"HTTPListen", c.HTTPListen}} {
 		if a.address == "" {
 			continue
 		}
@@ -55,8 +55,14 @@ func (f *faults) addresses(c *Config) {
 				a.field, a.address)
 		}
 	}
-	if c.Listen == c.OpsListen && !strings.HasSuffix(c.Listen, ":0") {
-		f.add("Listen and OpsListen: both are %q, want two ports", c.Listen)
+	for _, two := range []struct{ a, b, both string }{
+		{c.Listen, c.OpsListen, "Listen and OpsListen"},
+		{c.Listen, c.HTTPListen, "Listen and HTTPListen"},
+		{c.OpsListen, c.HTTPListen, "OpsListen and HTTPListen"},
+	} {
+		if two.a == two.b && two.a != "" && !strings.HasSuffix(two.a, ":0") {
+			f.add("%s: both are %q, want two ports", two.both, two.a)
+		}
 	}
 }
 

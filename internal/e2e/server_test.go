@@ -4,8 +4,10 @@ package e2e
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,21 +16,60 @@ import (
 
 const (
 	// What the server says on stdout once it can be called.
-	servingPrefix = "kvoracle: serving on "
-	startTimeout  = 10 * time.Second
-	stopTimeout   = 10 * time.Second
+	servingPrefix     = "kvoracle: serving on "
+	servingHTTPPrefix = "kvoracle: serving HTTP on "
+	startTimeout      = 30 * time.Second
+	stopTimeout       = 20 * time.Second
 )
 
-// startServer builds the server from this tree, starts it on a free port and returns its address. At the test's end it
-// is asked to stop, and must do so in time and with exit code 0.
+// startServer starts a server and returns its address.
 func startServer(t *testing.T) string {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "kvoracle")
-	run(t, exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../server/cmd/kvoracle"))
+	return start(t).grpc
+}
 
+// served is a running server.
+type served struct {
+	grpc, http string // its addresses; http is empty unless asked for
+}
+
+// programs is where what was built lies, for the life of this process; TestMain removes it.
+var programs string
+
+// TestMain makes a place for programs.
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		var err error
+		if programs, err = os.MkdirTemp("", "kvoracle-e2e-"); err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(programs) //nolint:errcheck // a temporary folder
+		return m.Run()
+	}())
+}
+
+// build builds a program of this tree, once for all tests, and returns where it is.
+func build(t *testing.T, pkg string) string {
+	t.Helper()
+	bin := filepath.Join(programs, filepath.Base(pkg))
+	if _, err := os.Stat(bin); err != nil {
+		run(t, exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../"+pkg))
+	}
+	return bin
+}
+
+// start builds the server from this tree and starts it on free ports. At the test's end it is asked to stop, and must do so
+// in time and with exit code 0.
+func start(t *testing.T, args ...string) *served {
+	t.Helper()
+	bin := build(t, "server/cmd/kvoracle")
 	// Not tied to t.Context, which ends before the clean-up that stops the server in an orderly way.
-	cmd := exec.Command(bin, "--listen=127.0.0.1:0", "--ops-listen=") //nolint:noctx // see above
-	stdout := &addrFinder{found: make(chan string, 1)}
+	cmd := exec.Command(bin, append([]string{"--listen=127.0.0.1:0", "--ops-listen="}, args...)...) //nolint:noctx // see above
+	stdout := newLineFinder(servingPrefix)
+	wantHTTP := slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--http-listen=") })
+	if wantHTTP {
+		stdout = newLineFinder(servingPrefix, servingHTTPPrefix)
+	}
 	var stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = stdout, &stderr
 	cmd.WaitDelay = time.Second // a child of the server that keeps its stdout open must not keep us
@@ -60,34 +101,47 @@ func startServer(t *testing.T) string {
 	})
 
 	select {
-	case addr := <-stdout.found:
-		return addr
+	case lines := <-stdout.found:
+		s := &served{grpc: lines[0]}
+		if wantHTTP {
+			s.http = lines[1]
+		}
+		return s
 	case <-exited:
 		t.Fatal("server ended before it served")
 	case <-time.After(startTimeout):
 		t.Fatalf("server did not say %q within %v", servingPrefix, startTimeout)
 	}
-	return ""
+	return nil
 }
 
-// addrFinder is a server's stdout. It passes the address on and forgets the rest.
-type addrFinder struct {
-	found chan string // must hold one
-	line  []byte      // begun and not ended
-	done  bool
+// lineFinder is a process's stdout. It passes on what follows the prefixes that it looks for, once all were seen, and
+// forgets the rest.
+type lineFinder struct {
+	found    chan []string // must hold one
+	prefixes []string
+	seen     []string
+	line     []byte // begun and not ended
 }
 
-// Write never fails, so that the server is never blocked.
-func (f *addrFinder) Write(p []byte) (int, error) {
+func newLineFinder(prefixes ...string) *lineFinder {
+	return &lineFinder{found: make(chan []string, 1), prefixes: prefixes}
+}
+
+// Write never fails, so that the process is never blocked.
+func (f *lineFinder) Write(p []byte) (int, error) {
 	f.line = append(f.line, p...)
 	for {
 		line, rest, ended := bytes.Cut(f.line, []byte{'\n'})
 		if !ended {
 			return len(p), nil
 		}
-		if addr, ok := strings.CutPrefix(string(line), servingPrefix); ok && !f.done {
-			f.found <- strings.TrimSpace(addr)
-			f.done = true
+		if n := len(f.seen); n < len(f.prefixes) {
+			if value, ok := strings.CutPrefix(string(line), f.prefixes[n]); ok {
+				if f.seen = append(f.seen, strings.TrimSpace(value)); len(f.seen) == len(f.prefixes) {
+					f.found <- f.seen
+				}
+			}
 		}
 		f.line = rest
 	}

@@ -60,6 +60,9 @@ func serve(ctx context.Context, set *settings, log *slog.Logger, stdout io.Write
 		return errors.Join(err, s.Close()) //nolint:contextcheck // the last export has a deadline of its own
 	}
 	_, _ = fmt.Fprintf(stdout, "kvoracle: serving on %s\n", s.Addr())
+	if a := s.HTTPAddr(); a != nil {
+		_, _ = fmt.Fprintf(stdout, "kvoracle: serving HTTP on %s\n", a)
+	}
 	if set.hint {
 		_, _ = fmt.Fprintf(stdout, "try: %s\n", hintLine(s.Addr().String()))
 	}

@@ -1,0 +1,64 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/gateway/httpjson"
+)
+
+// HTTPHandler is the HTTP/JSON door as a handler, for programs that serve it on a port of their own. A call goes through
+// the same shedding, hooks and handlers as over gRPC; its headers are the call's metadata.
+func (s *Server) HTTPHandler() http.Handler { return s.door }
+
+// newDoor makes the HTTP/JSON door.
+func (s *Server) newDoor() (http.Handler, error) {
+	// A number takes 4 bytes in a message and up to 11 as text, with its comma.
+	body := 3 * s.cfg.MaxMessageBytes
+	return httpjson.New(s.local, httpjson.Config{MaxBody: body, MaxHeld: max(4*body, 256<<20)})
+}
+
+// newHTTP makes the server of the door: HTTP/1.1 and HTTP/2, without TLS by prior knowledge. Every timeout is set.
+func (s *Server) newHTTP() *http.Server {
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           s.door,
+		Protocols:         protocols,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      20 * time.Second, // from the headers on
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    s.cfg.MaxHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: min(s.cfg.MaxConcurrentStreams, 1000)},
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+}
+
+// serveHTTP serves the door until the server is going, and then lets calls end, for as long as the drain may take.
+func (s *Server) serveHTTP() error {
+	door := s.newHTTP()
+	ended := make(chan error, 1)
+	go func() { ended <- door.Serve(s.web) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-s.going:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
+	defer cancel()
+	err := door.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.log.Warn("HTTP calls are cut: they did not end in time")
+		err = door.Close()
+	}
+	if e := <-ended; !errors.Is(e, http.ErrServerClosed) {
+		err = errors.Join(err, e)
+	}
+	return err
+}
