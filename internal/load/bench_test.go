@@ -9,7 +9,7 @@ import (
 )
 
 // benchTracker has n targets with ten bookings each; every k-th did not report (0: all did).
-func benchTracker(b *testing.B, n, k int) (*Tracker, []fleet.TargetID) {
+func benchTracker(b testing.TB, n, k int) (*Tracker, []fleet.TargetID) {
 	b.Helper()
 	tr := New(Config{})
 	ids := make([]fleet.TargetID, n)

@@ -24,6 +24,6 @@
 // reader sees all of a change or none of it; States is one moment for all its targets.
 //
 // Cost: every lifecycle call is O(1), without allocation once the tracker has reached its size (but for a gateway's
-// first booking). Expire, Drop and ReleaseGateway are O(bookings released), States is O(targets asked for). Memory is
-// bounded by MaxBookings, some 350 bytes each, and by the highest TargetID.
+// first booking). Expire, Drop and ReleaseGateway are O(bookings released), States is O(targets asked for), Peers.Changes
+// is O(targets changed), but O(all of them) after a report where some say what others do not. Memory is bounded by MaxBookings, some 350 bytes each, and by the highest TargetID.
 package load

@@ -104,6 +104,9 @@ func (t *Tracker) Report(id fleet.TargetID, s Sample, now time.Time) (Belief, er
 		r.kvUsed = min(float64(s.UsedBlocks.read())/float64(total), 1)
 	}
 	t.count.Samples++
+	if g.peers != nil {
+		g.peers.report(g)
+	}
 	return g.belief(false), nil
 }
 

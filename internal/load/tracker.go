@@ -46,6 +46,9 @@ type Tracker struct {
 
 // target is one target's record.
 type target struct {
+	link // to its peers
+
+	id       fleet.TargetID
 	bookings list
 	prefills list  // those without a first token, in order
 	turn     int64 // when the first of them could begin, unless it came later
@@ -106,7 +109,7 @@ func (t *Tracker) Add(id fleet.TargetID) {
 	for int64(len(t.targets)) <= int64(id) {
 		t.targets = append(t.targets, nil)
 	}
-	t.targets[id] = &target{bookings: list{which: byTarget}, prefills: list{which: byTurn}, report: report{kvUsed: unknownKV}}
+	t.targets[id] = &target{id: id, bookings: list{which: byTarget}, prefills: list{which: byTurn}, report: report{kvUsed: unknownKV}}
 	t.known++
 }
 
@@ -122,6 +125,9 @@ func (t *Tracker) Drop(id fleet.TargetID) (released int) {
 	for g.bookings.first != nil {
 		t.release(g.bookings.first)
 		released++
+	}
+	if g.peers != nil {
+		g.peers.leave(g)
 	}
 	t.targets[id] = nil
 	t.known--
@@ -272,6 +278,9 @@ func (g *target) add(b *booking, sign int64) {
 	g.active += sign * a.kv()
 	g.held += sign * a.held()
 	g.toCome += sign * a.toCome()
+	if g.peers != nil {
+		g.peers.note(g)
+	}
 }
 
 // release ends a booking, whatever the cause.

@@ -48,6 +48,7 @@ func (o *Oracle) reprice(w *fleet.Worker) {
 			o.learn.Begin(id, w.Class)
 		}
 		f.pricing.Store(&pricing{w.Class, prior, corrected(prior, o.learn.Of(id))})
+		o.load.Touch(id)
 	}
 }
 
@@ -67,6 +68,7 @@ func (o *Oracle) retake(id fleet.TargetID) {
 	if p := f.pricing.Load(); p != nil {
 		if c := corrected(p.prior, o.learn.Of(id)); c != p.cost {
 			f.pricing.Store(&pricing{p.class, p.prior, c})
+			o.load.Touch(id)
 		}
 	}
 }

@@ -6,7 +6,10 @@
 //
 // Path of a Route: the eligible targets of the model (one immutable fleet.View for the whole request); the prompt's
 // block ids, once per block size in use; who holds how much of them, facts and guesses apart; then, under one lock, the
-// load, the choice and the booking.
+// load, the choice and the booking. There are two ways to do that, which decide alike: the long way puts together all that
+// is known of each candidate, for any policy and for who asks for the reasons; the quick way (quick.go) is for least_time
+// alone. It keeps a line of numbers for each target (board.go), brings those up to date that have changed since the last
+// decision, and reads them all; beyond that it costs what the holders of the prompt cost.
 //
 // Invariants:
 //   - choosing and booking are one step: no decision is made on a load that lacks an earlier decision's booking;
@@ -17,7 +20,8 @@
 //     what is guessed of targets that do not report, which ends with their first report;
 //   - a target that had to give up blocks at the memory limit says so, and is asked for a snapshot only when there is room.
 //
-// Lock order: lives, then a feed's mu, then the rooms' own locks; deciding, then the rooms' own. lives may be followed
+// Lock order: lives, then rosterMu, then feedsMu; lives, then a feed's mu, then the rooms' own locks; deciding, then the
+// rooms' own and feedsMu. lives may be followed
 // by deciding, never the other way round. No lock is held while a caller's code runs, except Observer methods, which
 // must be quick.
 package oracle

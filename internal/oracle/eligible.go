@@ -30,11 +30,8 @@ func (o *Oracle) eligible(view *fleet.View, r *RouteRequest, now time.Time, w *w
 			if int(id) >= len(o.feeds) || o.feeds[id] == nil {
 				continue // it is being born, or has just gone
 			}
-			c := candidate{worker: x, rank: rank, id: id, why: why, blocks: o.feeds[id].confidence(now), cost: &o.feeds[id].pricing.Load().cost}
-			if as == asText {
-				c.blocks = o.feeds[id].textConfidence()
-			}
-			c.credit = o.feeds[id].credit(c.blocks, as)
+			c := candidate{worker: x, rank: rank, why: why, cost: &o.feeds[id].pricing.Load().cost}
+			c.believe(o.feeds[id], as, now)
 			if why != NotExcluded {
 				w.counts[why]++
 				w.excluded = append(w.excluded, c)
@@ -48,6 +45,17 @@ func (o *Oracle) eligible(view *fleet.View, r *RouteRequest, now time.Time, w *w
 		return w.nobody(r)
 	}
 	return nil
+}
+
+// believe notes how far what f says of its target counts for a prompt of that form.
+func (h *hold) believe(f *feed, as form, now time.Time) {
+	h.id = f.target
+	if as == asText {
+		h.blocks = f.textConfidence()
+	} else {
+		h.blocks = f.confidence(now)
+	}
+	h.credit = f.credit(h.blocks, as)
 }
 
 // exclusion is why a worker cannot take the request, as far as its load does not matter.
@@ -78,6 +86,15 @@ func exclusion(x *fleet.Worker, r *RouteRequest, allowed, denied, addresses *nam
 		}
 	}
 	return NotExcluded
+}
+
+// isPlain reports whether a request excludes none of those that a roster has as plain. It must know of everything that
+// exclusion looks at.
+func (ro *roster) isPlain(r *RouteRequest) bool {
+	return len(r.Allowed) == 0 && len(r.Denied) == 0 && r.Addresses == nil && len(r.Labels) == 0 &&
+		(!r.NeedsAddress || ro.named) &&
+		(r.Role == 0 || r.Role == fleet.Aggregated) &&
+		(r.Prompt.LocalsSize == 0 || len(ro.sizes) == 1 && ro.sizes[0] == r.Prompt.LocalsSize)
 }
 
 // names is a list of names; a long one is looked up by hash, so that lists and fleets do not multiply.

@@ -39,7 +39,7 @@ type kept struct {
 }
 
 // rowsEach bounds what is kept of one decision, candidates and excluded alike. In a larger fleet the best and any others
-// are kept; who wants all asks for them with the question.
+// are kept, and of a decision made the quick way no more than it ranked; who wants all asks for them with the question.
 const rowsEach = 128
 
 func newHistory(maxAnswers, maxRows int) *history {

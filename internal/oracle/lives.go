@@ -48,7 +48,9 @@ func (o *Oracle) register(spec fleet.Spec, incarnation uint64, now time.Time) (*
 	return c.Worker, nil
 }
 
+// addFeeds makes candidates of a new life's targets.
 func (o *Oracle) addFeeds(w *fleet.Worker) {
+	defer o.forgetRoster(w.Model) // it may have been made when they were known and had no feeds
 	o.feedsMu.Lock()
 	defer o.feedsMu.Unlock()
 	for _, id := range w.Targets {
@@ -96,6 +98,11 @@ func (o *Oracle) bury(targets []fleet.TargetID, cause *Error) (blocks, bookings 
 	o.feedsMu.Unlock()
 	// Decisions under way may still hold a view that knows these ids. They finish before the ids can name others.
 	o.deciding.Lock()
+	for _, id := range targets {
+		if int(id) < len(o.board.asked) {
+			o.board.asked[id] = 0
+		}
+	}
 	o.fleet.Recycle(targets)
 	o.deciding.Unlock()
 	return blocks, bookings

@@ -39,8 +39,15 @@ func (p *promptAt) hashes(from *Prompt) ([]block.Local, bool) {
 	}
 }
 
-// match hashes the prompt once per block size and asks both indexes who holds it.
+// match hashes the prompt once per block size and credits the candidates with what the indexes say that they hold.
 func (o *Oracle) match(r *RouteRequest, w *work) {
+	o.ask(r, w)
+	w.place(r.Prompt.form())
+	w.credit(r.Prompt.Length)
+}
+
+// ask hashes the prompt and asks who holds it.
+func (o *Oracle) ask(r *RouteRequest, w *work) {
 	as := r.Prompt.form()
 	for i := range w.prompts {
 		p := &w.prompts[i]
@@ -64,10 +71,13 @@ func (o *Oracle) match(r *RouteRequest, w *work) {
 			p.approx = o.approx[as].Match(p.chain, p.approx)
 		}
 	}
-	w.place()
+}
+
+// credit gives the places that were noted what their targets hold of a prompt of so many tokens.
+func (w *work) credit(length int) {
 	for i := range w.prompts {
 		p := &w.prompts[i]
-		most := block.Usable(r.Prompt.Length, p.size) * p.size
+		most := block.Usable(length, p.size) * p.size
 		for k := range p.facts {
 			if c := w.at(p.facts[k].Target, i); c != nil {
 				c.holds(&p.facts[k].Blocks, p.size, most)
@@ -89,41 +99,54 @@ func (o *Oracle) match(r *RouteRequest, w *work) {
 	}
 }
 
-// holds credits the blocks that c's target has, of which a prompt can use so many tokens at most.
-func (c *candidate) holds(blocks *[fleet.NumTiers]uint32, size, most int) {
+// holds credits the blocks that h's target has, of which a prompt can use so many tokens at most.
+func (h *hold) holds(blocks *[fleet.NumTiers]uint32, size, most int) {
 	for t, n := range blocks {
-		c.held[t] = int(n) * size
-		c.usable[t] = min(c.held[t], most)
-		most -= c.usable[t]
-		if c.credit < 1 {
-			c.usable[t] = int(float64(c.usable[t]) * c.credit)
+		h.held[t] = int(n) * size
+		h.usable[t] = min(h.held[t], most)
+		most -= h.usable[t]
+		if h.credit < 1 {
+			h.usable[t] = int(float64(h.usable[t]) * h.credit)
 		}
 	}
 }
 
 // place notes where each target stands among the candidates, so that a match finds its candidate at once.
-func (w *work) place() {
+func (w *work) place(as form) {
+	if w.roster != nil {
+		w.placeHolders(as)
+		return
+	}
 	for i := range w.targets {
-		id := int(w.targets[i].id)
-		if id >= len(w.places) {
-			w.places = append(w.places, make([]int32, id+1-len(w.places))...)
-		}
-		w.places[id] = int32(i)
+		w.placeAt(w.targets[i].id, i)
 	}
 }
 
-// at finds the candidate that a target is, if it is one with that prompt. What was noted for an earlier decision is told
-// by the id that stands there now.
-func (w *work) at(id fleet.TargetID, prompt int) *candidate {
+func (w *work) placeAt(id fleet.TargetID, i int) {
+	if int(id) >= len(w.places) {
+		w.places = append(w.places, make([]int32, int(id)+1-len(w.places))...)
+	}
+	w.places[id] = int32(i)
+}
+
+// at finds what a target holds, if it is a candidate with that prompt. What was noted for an earlier decision is told by
+// the id that stands there now.
+func (w *work) at(id fleet.TargetID, prompt int) *hold {
 	if int64(id) >= int64(len(w.places)) {
 		return nil
 	}
 	i := int(w.places[id])
-	if i >= len(w.targets) {
+	var h *hold
+	switch {
+	case w.roster != nil && i < len(w.holds):
+		h = &w.holds[i]
+	case w.roster == nil && i < len(w.targets):
+		h = &w.targets[i].hold
+	default:
 		return nil
 	}
-	if c := &w.targets[i]; c.id == id && c.size == prompt {
-		return c
+	if h.id != id || h.size != prompt {
+		return nil
 	}
-	return nil
+	return h
 }

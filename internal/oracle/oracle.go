@@ -52,7 +52,9 @@ type Config struct {
 	// 500 bytes each).
 	HistoryDecisions int
 	// HistoryRows bounds the candidate rows kept with them, newest decisions first; default 65,536 (about 170 bytes
-	// each). Of one decision at most 128 candidates and 128 excluded targets are kept.
+	// each). Of a decision by least_time alone the first places are kept, four at least, and the deepest match; of one by
+	// another policy, with a second one beside it, or whose reasons were asked for, up to 128 candidates and 128 excluded
+	// targets.
 	HistoryRows int
 	// GuessLinger is how long what a prompt has left in a cache is expected there after its request has finished, for
 	// block reports to arrive; default 2 s. It should cover the reporters' delay.
@@ -123,6 +125,10 @@ type Oracle struct {
 
 	gateways gateways
 
+	rosterMu sync.Mutex // serialises making and forgetting rosters; a leaf but for feedsMu
+	rosters  sync.Map   // *roster by model
+	quick    bool       // decisions may go the quick way
+
 	recordings recordings
 
 	deciding sync.Mutex // choose and book are one step; guards what follows
@@ -132,6 +138,7 @@ type Oracle struct {
 	history  *history
 	markets  map[string]*policy.Market // by model
 	uses     policy.Uses               // of ends of prefixes
+	board    board
 
 	work sync.Pool // of *work
 }
@@ -159,6 +166,7 @@ func New(cfg Config, obs Observer) *Oracle {
 		sessions: newLRU(cfg.Sessions),
 		markets:  make(map[string]*policy.Market),
 		history:  newHistory(cfg.HistoryDecisions, cfg.HistoryRows),
+		quick:    goesQuick(&cfg),
 	}
 	for as := range o.approx {
 		o.approx[as] = index.New(index.Config{MaxBlocks: cfg.ApproxBlocks})

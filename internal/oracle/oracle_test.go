@@ -240,7 +240,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		w := &work{}
 		x := &fleet.Worker{Spec: fleet.Spec{Worker: fmt.Sprint("w", id), Address: "a"}}
 		for i := range cands {
-			w.targets = append(w.targets, candidate{worker: x, id: fleet.TargetID(i), held: TierTokens{id, 1, 2, 3}, usable: TierTokens{4}, guess: 5})
+			w.targets = append(w.targets, candidate{worker: x, hold: hold{id: fleet.TargetID(i), held: TierTokens{id, 1, 2, 3}, usable: TierTokens{4}, guess: 5}})
 			w.cands, w.picks = append(w.cands, policy.Candidate{}), append(w.picks, i)
 			w.choice.Order = append(w.choice.Order, cands-1-i)
 			w.choice.Scores = append(w.choice.Scores, policy.Score{Cost: float64(i)})

@@ -172,8 +172,8 @@ func (o *Oracle) dispatchTarget(e *Event) (fleet.TargetID, bool, error) {
 	return w.Targets[e.Rank], true, nil
 }
 
-// Explain finds a recent decision with its candidates best first, or nil. Old decisions have lost their candidates, and of
-// a decision among very many only some are kept.
+// Explain finds a recent decision with its candidates best first, or nil. Old decisions have lost their candidates, and
+// only some are kept: see Config.HistoryRows.
 func (o *Oracle) Explain(id DecisionID) *Answer {
 	a, cands := o.explain(id)
 	if a == nil || len(a.Rows) == 0 {

@@ -30,18 +30,25 @@ func (o *Oracle) Route(ctx context.Context, r *RouteRequest, now time.Time) (*An
 	defer o.work.Put(w)
 
 	var a *Answer
-	for range routeTries {
-		w.reset()
+	quick := o.quick && !r.Explain
+	for try := range routeTries {
+		w.reset(now)
 		view := o.fleet.View()
-		if err := o.eligible(view, r, now, w); err != nil {
-			return nil, err
+		if quick = quick && try < quickTries && o.enlist(view, r, w); !quick {
+			w.reset(now)
+			if err := o.eligible(view, r, now, w); err != nil {
+				return nil, err
+			}
 		}
 		o.match(r, w)
 		var err error
-		if a, err = o.decide(view, r, now, w); err == nil {
+		if a, err = o.decide(r, now, w); err == nil {
 			break
 		}
-		if !errors.Is(err, errLeft) {
+		switch {
+		case errors.Is(err, errNobody):
+			quick = false
+		case !errors.Is(err, errLeft):
 			return nil, err
 		}
 	}
@@ -68,6 +75,7 @@ const routeTries = 4
 
 // work is the memory of one decision, reused.
 type work struct {
+	now      time.Time
 	targets  []candidate // eligible
 	excluded []candidate
 	counts   [numExclusions]int
@@ -86,14 +94,34 @@ type work struct {
 
 	last    fleet.TargetID // of the session, with SessionStayed
 	session SessionOutcome
+
+	eligible int     // candidates, ranked or not
+	share    float64 // of them, those with prefill pending
+
+	// The quick way; see quick.go.
+	roster *roster // nil: the long way
+	lineup lineup  // who may take it
+	own    lineup  // memory for one that is not the roster's
+	spoken bitset  // targets that an index has spoken of
+	holds  []hold  // of the lineup, by id
+	table  []policy.Holder
+	picked policy.Pick
 }
 
 // candidate is one target with what is known of it.
 type candidate struct {
+	hold
+
 	worker *fleet.Worker
 	rank   int
-	id     fleet.TargetID
 	why    Exclusion
+	state  load.State
+	cost   *policy.CostModel
+}
+
+// hold is what one target holds of the prompt.
+type hold struct {
+	id     fleet.TargetID
 	blocks BlockConfidence
 	size   int        // index into work.prompts
 	held   TierTokens // as reported
@@ -101,9 +129,10 @@ type candidate struct {
 	guess  int        // leading tokens beyond usable, expected
 	credit float64    // the share of held that counts
 	shared int        // leading tokens that requests under way there hold
-	state  load.State
-	cost   *policy.CostModel
 }
+
+// depth is how many leading tokens it will have.
+func (h *hold) depth() int { return h.usable.Total() + h.guess }
 
 // promptAt is the prompt at one block size.
 type promptAt struct {
@@ -115,15 +144,18 @@ type promptAt struct {
 	approx  []index.Match // of targets that do not report
 }
 
-func (w *work) reset() {
+func (w *work) reset(now time.Time) {
+	w.now, w.roster = now, nil
 	clear(w.targets) // let go of workers
 	clear(w.excluded)
 	w.targets, w.excluded, w.prompts = w.targets[:0], w.excluded[:0], w.prompts[:0]
 	w.counts = [numExclusions]int{}
+	w.cands, w.picks = w.cands[:0], w.picks[:0]
+	w.choice.Order, w.choice.Scores = w.choice.Order[:0], w.choice.Scores[:0]
 }
 
 // decide looks at the load, chooses and books, as one step.
-func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *work) (*Answer, error) {
+func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error) {
 	o.deciding.Lock()
 	defer o.deciding.Unlock()
 	if r.RequestID != "" && !r.DryRun {
@@ -140,21 +172,21 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 			o.release(id, now) // its answer was forgotten: decide anew rather than book twice
 		}
 	}
-	if err := o.look(view, r, now, w); err != nil {
-		return nil, err
-	}
 	expected := float64(r.ExpectedOutput)
 	if expected == 0 {
 		expected = o.load.MeanOutput()
 	}
 	req := policy.Request{
 		PromptTokens: r.Prompt.Length, ExpectedOutput: expected, Turn: o.turn, Seed: o.turn * 0x9E3779B97F4A7C15,
-		Places: r.MaxAlternatives + 1, Head: head(&w.prompts[0]), Prices: o.prices(r, w.end(), w.cands, now),
+		Places: r.MaxAlternatives + 1,
 	}
-	if r.Explain {
-		req.Places = 0
+	choose := o.choose
+	if w.roster != nil {
+		choose = o.pick
 	}
-	o.cfg.Policy.Choose(&req, w.cands, &w.choice)
+	if err := choose(r, &req, now, w); err != nil {
+		return nil, err
+	}
 
 	best := &w.targets[w.picks[w.choice.Best]]
 	score := &w.choice.Scores[w.choice.Best]
@@ -174,7 +206,7 @@ func (o *Oracle) decide(view *fleet.View, r *RouteRequest, now time.Time, w *wor
 		Load:         best.state.Confidence,
 		Policy:       o.cfg.Policy.Name(),
 		Reason:       w.choice.Reason,
-		Candidates:   len(w.cands),
+		Candidates:   w.eligible,
 		Uncached:     score.Uncached,
 		Terms:        score.Terms,
 		Session:      w.session,
@@ -264,18 +296,30 @@ func ref(c *candidate) TargetRef {
 	return TargetRef{ID: c.id, Worker: c.worker.Worker, Rank: c.rank, Address: c.worker.Address}
 }
 
+// choose is the long way of a decision: every candidate with everything that is known of it, and any policy.
+func (o *Oracle) choose(r *RouteRequest, req *policy.Request, now time.Time, w *work) error {
+	if err := o.look(r, now, w); err != nil {
+		return err
+	}
+	w.eligible, w.share = len(w.cands), w.busy()
+	req.Head, req.Prices = head(&w.prompts[0]), o.prices(r, w.end(w.deepest()), w.share, now)
+	if r.Explain {
+		req.Places = 0
+	}
+	o.cfg.Policy.Choose(req, w.cands, &w.choice)
+	return nil
+}
+
 // look joins the candidates with their load; full ones drop out here.
-func (o *Oracle) look(view *fleet.View, r *RouteRequest, now time.Time, w *work) error {
-	w.ids, w.cands, w.picks = w.ids[:0], w.cands[:0], w.picks[:0]
-	if current := o.fleet.View(); current != view {
-		w.targets = slices.DeleteFunc(w.targets, func(c candidate) bool {
-			x := current.Target(c.id)
-			return x == nil || !sameLife(x, c.worker)
-		})
-		if len(w.targets) == 0 {
-			return errLeft
-		}
-		view = current
+func (o *Oracle) look(r *RouteRequest, now time.Time, w *work) error {
+	w.ids = w.ids[:0]
+	view := o.fleet.View()
+	w.targets = slices.DeleteFunc(w.targets, func(c candidate) bool {
+		x := view.Target(c.id)
+		return x == nil || !sameLife(x, c.worker)
+	})
+	if len(w.targets) == 0 {
+		return errLeft
 	}
 	for i := range w.targets {
 		w.ids = append(w.ids, w.targets[i].id)
@@ -286,8 +330,7 @@ func (o *Oracle) look(view *fleet.View, r *RouteRequest, now time.Time, w *work)
 		w.peers = append(w.peers, w.excluded[i].id)
 	}
 	w.states = o.load.StatesAmong(w.ids, w.peers, now, w.states[:0])
-	last, session := o.sessions.get(r.Session, view)
-	w.last, w.session = last, session
+	w.last, w.session = o.sessions.get(r.Session, view)
 	for i := range w.targets {
 		c := &w.targets[i]
 		c.state = w.states[i]
@@ -297,33 +340,23 @@ func (o *Oracle) look(view *fleet.View, r *RouteRequest, now time.Time, w *work)
 			w.excluded = append(w.excluded, *c)
 			continue
 		}
-		w.picks = append(w.picks, i)
-		w.cands = append(w.cands, policy.Candidate{
-			Target:           c.id,
-			Cached:           c.usable,
-			Expected:         c.guess,
-			InFlight:         c.state.InFlight,
-			Prefilling:       c.state.Prefilling,
-			Decoding:         c.state.Decoding,
-			PendingPrefill:   c.state.PendingPrefillSeconds,
-			PendingTokens:    c.state.PendingPrefillTokens,
-			Waiting:          c.state.Prefilling,
-			Held:             c.held.Total(),
-			Shared:           c.shared,
-			ActiveTokens:     c.state.ActiveTokens,
-			HeldTokens:       c.state.HeldTokens,
-			OutputToCome:     c.state.OutputToCome,
-			KVUsed:           c.state.KVUsed,
-			UnreportedTokens: c.state.UnreportedTokens,
-			LastChosen:       c.state.LastChosen,
-			SameSession:      session == SessionStayed && last == c.id,
-			Cost:             c.cost,
-		})
+		w.addCandidate(i)
 	}
 	if len(w.cands) == 0 {
 		return w.nobody(r)
 	}
 	return nil
+}
+
+// addCandidate makes a candidate of the policy of targets[i].
+func (w *work) addCandidate(i int) {
+	c := &w.targets[i]
+	x := policy.Candidate{
+		Target: c.id, Cached: c.usable, Expected: c.guess, Held: c.held.Total(), Shared: c.shared,
+		SameSession: w.session == SessionStayed && w.last == c.id, Cost: c.cost,
+	}
+	loadOf(&x, &c.state)
+	w.picks, w.cands = append(w.picks, i), append(w.cands, x)
 }
 
 // alternatives appends the next best to out.

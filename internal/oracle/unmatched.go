@@ -10,10 +10,10 @@ import (
 // unmatched notices a target whose blocks nobody asks for: an engine whose callers send other tokens than it caches, or
 // another model name, adapter or salt. Nothing is wrong with any single message then, and nothing is ever matched.
 //
-// Only one decision in watchEvery looks, so that the others do not pay for it.
+// Only one decision in watchEvery looks, so that the others do not pay for it. How many questions there were since one
+// began with a block that the target holds is in board.asked.
 type unmatched struct {
-	asked    atomic.Uint64 // questions since one began with a block that the target holds; changed under the deciding lock
-	isWarned bool          // it held enough once, for as many questions; guarded by the lives lock
+	isWarned bool // it held enough once, for as many questions; guarded by the lives lock
 	isFound  atomic.Bool
 }
 
@@ -25,18 +25,60 @@ const (
 
 // watch counts for each target whether it has the beginning of a prompt. The deciding lock is held.
 func (o *Oracle) watch(r *RouteRequest, w *work) {
-	for i := range w.targets {
-		c := &w.targets[i]
-		f := o.feed(c.id)
-		if f == nil || block.Usable(r.Prompt.Length, w.prompts[c.size].size) == 0 {
-			continue
+	asks := func(size int) bool { return block.Usable(r.Prompt.Length, size) > 0 }
+	if w.roster == nil {
+		for i := range w.targets {
+			if h := &w.targets[i].hold; asks(w.prompts[h.size].size) {
+				o.board.cover(h.id)
+				o.board.asked[h.id] += watchEvery
+				o.asksFor(h)
+			}
 		}
-		if c.held.Total() > 0 {
-			f.unmatched.asked.Store(0)
-			f.unmatched.isFound.Store(false)
-			continue
+		return
+	}
+	all := true
+	for i := range w.prompts {
+		all = all && asks(w.prompts[i].size)
+	}
+	for i, id := range w.lineup.ids {
+		if all || asks(w.roster.seats[w.lineup.seats[i]].worker.BlockSize) {
+			o.board.asked[id] += watchEvery
 		}
-		f.unmatched.asked.Add(watchEvery)
+	}
+	for i := range w.holds {
+		if h := &w.holds[i]; asks(w.prompts[h.size].size) {
+			o.asksFor(h)
+		}
+	}
+}
+
+// asksFor begins to count anew for a target that has the beginning of a prompt.
+func (o *Oracle) asksFor(h *hold) {
+	if h.held.Total() == 0 {
+		return
+	}
+	o.board.asked[h.id] = 0
+	if f := o.feed(h.id); f != nil {
+		f.unmatched.isFound.Store(false)
+	}
+}
+
+// questions is how many were asked since one began with a block that the target holds.
+func (o *Oracle) questions(id fleet.TargetID) uint32 {
+	o.deciding.Lock()
+	defer o.deciding.Unlock()
+	if int(id) >= len(o.board.asked) {
+		return 0
+	}
+	return o.board.asked[id]
+}
+
+// askAnew begins to count anew.
+func (o *Oracle) askAnew(id fleet.TargetID) {
+	o.deciding.Lock()
+	defer o.deciding.Unlock()
+	if int(id) < len(o.board.asked) {
+		o.board.asked[id] = 0
 	}
 }
 
@@ -44,7 +86,7 @@ func (o *Oracle) watch(r *RouteRequest, w *work) {
 func (o *Oracle) findUnmatched(w *fleet.Worker) {
 	for rank, id := range w.Targets {
 		f := o.feed(id)
-		if f == nil || f.unmatched.asked.Load() < unmatchedQuestions || f.unmatched.isFound.Load() {
+		if f == nil || f.unmatched.isFound.Load() || o.questions(id) < unmatchedQuestions {
 			continue
 		}
 		if !f.mu.TryLock() {
@@ -53,7 +95,7 @@ func (o *Oracle) findUnmatched(w *fleet.Worker) {
 		held := heldBlocks(f.ledger)
 		f.mu.Unlock()
 		u := &f.unmatched
-		u.asked.Store(0)
+		o.askAnew(id)
 		switch {
 		case held < unmatchedBlocks:
 			u.isWarned = false

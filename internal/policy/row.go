@@ -104,18 +104,25 @@ type Holder struct {
 
 // NewHolder computes what c's target holds of a prompt of so many tokens. What c says of load is not read.
 func NewHolder(prompt int, c *Candidate) Holder {
-	m := c.model()
-	return newHolder(max(prompt, 0), c, &m)
+	m := c.Cost
+	if m == nil {
+		fallback := DefaultCostModel()
+		m = &fallback
+	}
+	return newHolder(max(prompt, 0), c, m)
 }
 
+// newHolder takes any model: of it only the transfer rates are read, and brought into range here.
 func newHolder(prompt int, c *Candidate, m *CostModel) Holder {
 	h := Holder{Target: c.Target, Held: narrow(c.Held), Shared: narrow(min(max(c.Shared, 0), prompt))}
 	// Credit runs from the front and stops before the last token, which is always computed.
 	left := max(prompt-1, 0)
 	for tier, n := range c.Cached {
-		n = min(max(n, 0), left)
+		if n = min(max(n, 0), left); n == 0 {
+			continue
+		}
 		left -= n
-		h.Transfer += float64(n) * m.TransferPerToken[tier]
+		h.Transfer += float64(n) * within(m.TransferPerToken[tier], maxRate)
 	}
 	h.Transfer = min(h.Transfer, MaxTerm)
 	h.Cached = narrow(max(prompt-1, 0) - left)

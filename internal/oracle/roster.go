@@ -1,0 +1,208 @@
+package oracle
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
+	"github.com/kvoracle/kvoracle/internal/load"
+)
+
+// roster is a model's targets as decisions need them, made once for each change of the model's workers. What is above the
+// blank line never changes; the deciding lock guards the rest.
+type roster struct {
+	workers []*fleet.Worker // of the view that it was made from; tells which one that was
+	seats   []seat          // by id
+	plain   lineup          // who can take a request that asks for nobody in particular
+	sizes   []int           // block sizes in use among those
+	named   bool            // all of those say where they are reached
+
+	peers *load.Peers // nil: nothing was decided yet
+	busy  int         // of plain, those that are not full and have prefill pending
+	full  int         // seats that are full
+}
+
+// seat is one target.
+type seat struct {
+	worker  *fleet.Worker
+	feed    *feed
+	id      fleet.TargetID
+	rank    int32
+	isPlain bool
+}
+
+// lineup is some of a roster's targets in ascending order, with their places among its seats.
+type lineup struct {
+	ids   []fleet.TargetID
+	seats []int32
+}
+
+// matches is what one index says of a prompt.
+type matches = []index.Match
+
+func (l *lineup) add(id fleet.TargetID, seat int) {
+	l.ids, l.seats = append(l.ids, id), append(l.seats, int32(seat))
+}
+
+// rosterOf gives the roster of a model, or nil when no worker serves it.
+func (o *Oracle) rosterOf(view *fleet.View, model string) *roster {
+	workers := view.Model(model)
+	if len(workers) == 0 {
+		return nil
+	}
+	if ro := o.knownRoster(model); ro != nil && ro.isOf(workers) {
+		return ro
+	}
+	o.rosterMu.Lock()
+	defer o.rosterMu.Unlock()
+	if ro := o.knownRoster(model); ro != nil && ro.isOf(workers) {
+		return ro
+	}
+	ro := o.newRoster(workers)
+	o.rosters.Range(func(m, _ any) bool {
+		if name, ok := m.(string); !ok || len(view.Model(name)) == 0 {
+			o.rosters.Delete(m)
+		}
+		return true
+	})
+	o.rosters.Store(model, ro)
+	return ro
+}
+
+func (o *Oracle) knownRoster(model string) *roster {
+	v, _ := o.rosters.Load(model)
+	ro, _ := v.(*roster)
+	return ro
+}
+
+// forgetRoster makes the next decision look at a model's targets anew.
+func (o *Oracle) forgetRoster(model string) {
+	o.rosterMu.Lock()
+	defer o.rosterMu.Unlock()
+	o.rosters.Delete(model)
+}
+
+// isCurrent reports whether nothing has changed since a roster was made.
+func (o *Oracle) isCurrent(ro *roster, model string) bool {
+	return o.knownRoster(model) == ro && ro.isOf(o.fleet.View().Model(model))
+}
+
+// isOf reports whether the roster was made from this list: views that differ in a model's workers have lists of their own.
+func (ro *roster) isOf(workers []*fleet.Worker) bool {
+	return len(workers) == len(ro.workers) && len(workers) > 0 && &workers[0] == &ro.workers[0]
+}
+
+// newRoster makes a roster. rosterMu is held.
+func (o *Oracle) newRoster(workers []*fleet.Worker) *roster {
+	ro := &roster{workers: workers, named: true}
+	nobody := names{}
+	o.feedsMu.RLock()
+	for _, x := range workers {
+		plain := exclusion(x, &RouteRequest{}, &nobody, &nobody, &nobody) == NotExcluded
+		for rank, id := range x.Targets {
+			if int(id) >= len(o.feeds) || o.feeds[id] == nil {
+				continue // it is being born, or has just gone
+			}
+			ro.seats = append(ro.seats, seat{worker: x, feed: o.feeds[id], id: id, rank: int32(rank), isPlain: plain})
+			ro.named = ro.named && (!plain || x.Address != "")
+			if plain && !slices.Contains(ro.sizes, x.BlockSize) {
+				ro.sizes = append(ro.sizes, x.BlockSize)
+			}
+		}
+	}
+	o.feedsMu.RUnlock()
+	slices.SortFunc(ro.seats, func(a, b seat) int { return cmp.Compare(a.id, b.id) })
+	for i := range ro.seats {
+		if s := &ro.seats[i]; s.isPlain {
+			ro.plain.add(s.id, i)
+		}
+	}
+	return ro
+}
+
+// at finds a target's seat, or nil.
+func (ro *roster) at(id fleet.TargetID) *seat {
+	i, ok := slices.BinarySearchFunc(ro.seats, id, func(s seat, id fleet.TargetID) int { return cmp.Compare(s.id, id) })
+	if !ok {
+		return nil
+	}
+	return &ro.seats[i]
+}
+
+// enlist finds who may take a request, as far as load does not matter, and at which block sizes its prompt is wanted.
+// False: nobody, which the long way explains.
+func (o *Oracle) enlist(view *fleet.View, r *RouteRequest, w *work) bool {
+	ro := o.rosterOf(view, r.Model)
+	if ro == nil {
+		return false
+	}
+	w.roster = ro
+	if ro.isPlain(r) {
+		w.lineup = ro.plain
+		for _, size := range ro.sizes {
+			w.promptFor(size)
+		}
+		return len(w.lineup.ids) > 0
+	}
+	allowed, denied, addresses := newNames(r.Allowed), newNames(r.Denied), newNames(r.Addresses)
+	w.own.ids, w.own.seats = w.own.ids[:0], w.own.seats[:0]
+	for i := range ro.seats {
+		if s := &ro.seats[i]; exclusion(s.worker, r, &allowed, &denied, &addresses) == NotExcluded {
+			w.promptFor(s.worker.BlockSize)
+			w.own.add(s.id, i)
+		}
+	}
+	w.lineup = w.own
+	return len(w.lineup.ids) > 0
+}
+
+// placeHolders lists those of the lineup that any index has spoken of, in ascending order, and notes where.
+func (w *work) placeHolders(as form) {
+	w.holds = w.holds[:0]
+	for i := range w.prompts {
+		p := &w.prompts[i]
+		for _, all := range [...]matches{p.facts, p.guesses, p.approx} {
+			for k := range all {
+				w.spoken.add(all[k].Target)
+			}
+		}
+	}
+	l, at := &w.lineup, 0
+	for word := range w.spoken {
+		for set := w.spoken[word]; set != 0 && at < len(l.ids); set &= set - 1 {
+			id := fleet.TargetID(64*word + bits.TrailingZeros64(set))
+			if at = l.find(id, at); at == len(l.ids) || l.ids[at] != id {
+				continue
+			}
+			s := &w.roster.seats[l.seats[at]]
+			w.placeAt(id, len(w.holds))
+			w.holds = append(w.holds, hold{size: w.promptFor(s.worker.BlockSize)})
+			w.holds[len(w.holds)-1].believe(s.feed, as, w.now)
+		}
+		w.spoken[word] = 0
+	}
+}
+
+// find is the first place at or after from whose id is not below id.
+func (l *lineup) find(id fleet.TargetID, from int) int {
+	if d := int64(id) - int64(l.ids[from]); d <= 0 {
+		return from
+	} else if at := from + int(d); at < len(l.ids) && l.ids[at] == id {
+		return at // ids without gaps
+	}
+	i, _ := slices.BinarySearch(l.ids[from:], id)
+	return from + i
+}
+
+// bitset is a set of targets.
+type bitset []uint64
+
+func (s *bitset) add(id fleet.TargetID) {
+	word := int(id / 64)
+	if word >= len(*s) {
+		*s = append(*s, make([]uint64, word+1-len(*s))...)
+	}
+	(*s)[word] |= 1 << (id % 64)
+}
