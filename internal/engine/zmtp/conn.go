@@ -2,6 +2,8 @@ package zmtp
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"time"
@@ -72,12 +74,12 @@ func (c *conn) introduce() error {
 	c.out.command(greeting())
 	minor, err := c.frames.greeting()
 	if err != nil {
-		return err
+		return atIntroduction(err)
 	}
 	c.out.command(encodeReady(c.s.cfg.Type))
 	_, _, command, err := c.frames.next()
 	if err != nil {
-		return err
+		return atIntroduction(err)
 	}
 	name, rest, err := splitCommand(command)
 	switch {
@@ -106,6 +108,14 @@ func (c *conn) introduce() error {
 		c.beats <- struct{}{}
 	}
 	return c.s.join(c, in.identity)
+}
+
+// atIntroduction says what a silent end means there: libzmq hangs up without a word on a mechanism or type it does not want.
+func atIntroduction(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("peer hung up on our introduction; does it want a password, encryption or another socket type? %w", err)
+	}
+	return err
 }
 
 // read delivers what comes until there is nothing more.
