@@ -73,6 +73,18 @@ type Config struct {
 	// DrainDelay + DrainTimeout and a few seconds for the last telemetry.
 	DrainTimeout time.Duration
 
+	// ExtProcMaxBody is the longest body of an HTTP request that Envoy's ext_proc filter may send for a decision, in bytes; a
+	// longer one is answered with 413. 0: MaxMessageBytes less 64 KiB, which is also the most.
+	ExtProcMaxBody int
+	// ExtProcBodyTimeout is how long such a body may take to come where Envoy does not bound it (FULL_DUPLEX_STREAMED);
+	// then the request goes on without a decision. 0: 30 s.
+	ExtProcBodyTimeout time.Duration
+	// SessionHeader names the session in HTTP requests. Empty: "x-session-id".
+	SessionHeader string
+	// ModelNames says what names of models in HTTP requests stand for: "name=model", or "name=model+adapter@revision" for a
+	// LoRA adapter (the revision may be left out), separated by commas. A name that is not here stands for itself. Empty: none.
+	ModelNames string
+
 	// Reflection shows the schema to tools like grpcurl.
 	Reflection bool
 	// SlowCall is the time from which a unary call is logged as slow. 0: never.
@@ -111,16 +123,19 @@ type Config struct {
 	StaleCredit float64
 }
 
+// aroundBody is what a message may have besides the body of a request.
+const aroundBody = 64 << 10
+
 const (
 	defaultListen    = "127.0.0.1:7070"
 	defaultOpsListen = "127.0.0.1:7071"
 )
 
 // DefaultConfig is the configuration of a server nobody configured: the operator's port and reflection on, and every
-// default written out, but for MaxMessageBytes, which follows MaxPromptTokens.
+// default written out, but for MaxMessageBytes, which follows MaxPromptTokens, and ExtProcMaxBody, which follows that.
 func DefaultConfig() Config {
 	c := Config{OpsListen: defaultOpsListen, Reflection: true, SlowCall: 100 * time.Millisecond}.withDefaults()
-	c.MaxMessageBytes = 0
+	c.MaxMessageBytes, c.ExtProcMaxBody = 0, 0
 	return c
 }
 
@@ -130,6 +145,9 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Policy, policy.Names()[0])
 	setDefault(&c.MaxPromptTokens, 1<<20)
 	setDefault(&c.MaxMessageBytes, wire.Limits{MaxPromptTokens: c.MaxPromptTokens}.WithDefaults().MaxMessageBytes)
+	setDefault(&c.ExtProcMaxBody, max(c.MaxMessageBytes-aroundBody, c.MaxMessageBytes/2))
+	setDefault(&c.ExtProcBodyTimeout, 30*time.Second)
+	setDefault(&c.SessionHeader, "x-session-id")
 	setDefault(&c.MaxConcurrentStreams, 10_000)
 	setDefault(&c.MaxHeaderBytes, 16<<10)
 	setDefault(&c.QueueTarget, 5*time.Millisecond)

@@ -15,7 +15,8 @@ func TestDefaultsRun(t *testing.T) {
 		filled := reflect.ValueOf(c.withDefaults())
 		for _, f := range reflect.VisibleFields(filled.Type()) {
 			switch f.Name {
-			case "OpsListen", "HTTPListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret", "ShadowPolicy":
+			case "OpsListen", "HTTPListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret", "ShadowPolicy",
+				"ModelNames":
 				continue // zero means none or off
 			}
 			if filled.FieldByIndex(f.Index).IsZero() {
@@ -59,6 +60,10 @@ func TestContradictionsAreNamed(t *testing.T) {
 		{"negative count", func(c *Config) { c.MaxBlocks = -3 }, []string{"MaxBlocks", "-3"}},
 		{"pings too fast", func(c *Config) { c.KeepaliveTime = time.Millisecond }, []string{"KeepaliveTime", "1ms", "1s"}},
 		{"gateway grace", func(c *Config) { c.GatewayGrace = -time.Second }, []string{"GatewayGrace", "-1s"}},
+		{"body over message", func(c *Config) { c.ExtProcMaxBody = 4<<20 + 1 }, []string{"ExtProcMaxBody", "4194305", "MaxMessageBytes"}},
+		{"model names", func(c *Config) { c.ModelNames = "a=m,b" }, []string{"ModelNames", `"b"`}},
+		{"an adapter without a name", func(c *Config) { c.ModelNames = "a=m+" }, []string{"ModelNames", `"a=m+"`}},
+		{"a name twice", func(c *Config) { c.ModelNames = "a=m,a=n" }, []string{"ModelNames", `"a"`}},
 		{"guess linger", func(c *Config) { c.GuessLinger = -time.Second }, []string{"GuessLinger", "-1s"}},
 		{"long secret", func(c *Config) { c.Secret = strings.Repeat("s", 257) }, []string{"Secret", "257", "256"}},
 		{"credit", func(c *Config) { c.StaleCredit = 1.5 }, []string{"StaleCredit", "1.5"}},

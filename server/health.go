@@ -10,6 +10,8 @@ import (
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
+
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
@@ -30,7 +32,8 @@ const (
 func components() []string {
 	return []string{
 		healthLiveness, healthReadiness, healthFleet,
-		kvoraclev1.RouteService_ServiceDesc.ServiceName, kvoraclev1.FleetService_ServiceDesc.ServiceName, healthServer,
+		kvoraclev1.RouteService_ServiceDesc.ServiceName, kvoraclev1.FleetService_ServiceDesc.ServiceName, extproc.Name,
+		healthServer,
 	}
 }
 
@@ -93,6 +96,7 @@ func (b *board) change(edit func()) {
 	b.set(kvoraclev1.RouteService_ServiceDesc.ServiceName, answering)
 	b.set(kvoraclev1.FleetService_ServiceDesc.ServiceName, answering)
 	b.set(healthReadiness, answering && warm)
+	b.set(extproc.Name, answering && warm) // a proxy does better by its own rules until we know the fleet
 	b.set(healthServer, answering && warm)
 }
 

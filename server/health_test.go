@@ -74,9 +74,9 @@ func TestComponentsStartUnwellAndFollowTheFacts(t *testing.T) {
 		t.Errorf("healthz: %d", code)
 	}
 	b.workers(2)
-	r.expect("two of two", append(services, "liveness", "fleet", "readiness", "")...)
+	r.expect("two of two", append(services, "liveness", "fleet", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "")...)
 	b.workers(0)
-	r.expect("warm stays warm", append(services, "liveness", "fleet", "readiness", "")...)
+	r.expect("warm stays warm", append(services, "liveness", "fleet", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "")...)
 	if code, text := r.get("/readyz"); code != http.StatusOK || !strings.Contains(text, "readiness: serving\n") {
 		t.Errorf("readyz: %d, %q", code, text)
 	}
@@ -94,8 +94,9 @@ func TestComponentsStartUnwellAndFollowTheFacts(t *testing.T) {
 	}
 	want := []string{
 		"liveness SERVING", "kvoracle.v1.RouteService SERVING", "kvoracle.v1.FleetService SERVING",
-		"fleet SERVING", "readiness SERVING", "server SERVING",
-		"kvoracle.v1.RouteService NOT_SERVING", "kvoracle.v1.FleetService NOT_SERVING", "readiness NOT_SERVING", "server NOT_SERVING",
+		"fleet SERVING", "readiness SERVING", "envoy.service.ext_proc.v3.ExternalProcessor SERVING", "server SERVING",
+		"kvoracle.v1.RouteService NOT_SERVING", "kvoracle.v1.FleetService NOT_SERVING", "readiness NOT_SERVING",
+		"envoy.service.ext_proc.v3.ExternalProcessor NOT_SERVING", "server NOT_SERVING",
 		"liveness NOT_SERVING", "fleet NOT_SERVING",
 	}
 	if !slices.Equal(got, want) {

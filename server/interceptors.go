@@ -20,6 +20,7 @@ import (
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -149,7 +150,8 @@ func isHealth(fullMethod string) bool {
 }
 
 // endForeign ends streams of services that are not ours when the server is going: a health Watch would otherwise hold
-// a graceful stop until its deadline. Our own streams see Server.going and say goodbye.
+// a graceful stop until its deadline. Our own streams see Server.going and say goodbye; those of ext_proc are HTTP requests
+// under way, which end by themselves.
 func (s *Server) endForeign(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if isOurs(info.FullMethod) {
 		return handler(srv, stream)
@@ -167,7 +169,8 @@ func (s *Server) endForeign(srv any, stream grpc.ServerStream, info *grpc.Stream
 }
 
 func isOurs(fullMethod string) bool {
-	return strings.HasPrefix(fullMethod, "/"+kvoraclev1.RouteService_ServiceDesc.ServiceName+"/") || isControl(fullMethod)
+	return strings.HasPrefix(fullMethod, "/"+kvoraclev1.RouteService_ServiceDesc.ServiceName+"/") || isControl(fullMethod) ||
+		strings.HasPrefix(fullMethod, "/"+extproc.Name+"/")
 }
 
 // logTo adapts slog to the middleware. Its levels are slog's numbers; its fields hold method, code, peer and time.

@@ -112,6 +112,7 @@ func (s *Server) janitor(over <-chan struct{}) {
 		select {
 		case now := <-tick.C:
 			s.oracle.Tick(now)
+			s.picker.Tick(now)
 			s.countFresh(now)
 			s.tellSheds()
 		case <-over:

@@ -22,6 +22,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
 	"github.com/kvoracle/kvoracle/internal/transport"
@@ -51,9 +52,10 @@ type Server struct {
 	watch     *watcher
 	health    *board
 	grpc      *grpc.Server
-	local     *local       // the same services, within the process
-	door      http.Handler // HTTP/JSON
-	parents   *parents     // nil when nothing is traced
+	local     *local           // the same services, within the process
+	door      http.Handler     // HTTP/JSON
+	parents   *parents         // nil when nothing is traced
+	picker    *extproc.Service // for Envoy
 	shedder   *shedder
 	sheds     atomic.Uint64 // calls refused by it and not logged yet
 
@@ -134,6 +136,7 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 	if err := tel.Watch(func() oracle.Stats { return s.oracle.Stats(time.Now()) }); err != nil {
 		return nil, errors.Join(err, tel.Shutdown(context.Background()))
 	}
+	s.picker = s.newExtProc()
 	s.shedder = newShedder(cfg.QueueTarget, s.shed)
 	s.grpc = s.newGRPC(o.services)
 	if s.door, err = s.newDoor(); err != nil {
@@ -178,6 +181,7 @@ func (s *Server) newGRPC(services []service) *grpc.Server {
 	route := newRouteService(s)
 	both.RegisterService(route.describe(), route)
 	kvoraclev1.RegisterFleetServiceServer(both, newFleetService(s))
+	s.picker.Register(g)
 	healthpb.RegisterHealthServer(g, s.health.rpc)
 	if c.Reflection {
 		reflection.Register(g)

@@ -31,6 +31,9 @@ func (c Config) Validate() error {
 	if !slices.Contains(policy.Names(), c.Policy) {
 		f.add("Policy: got %q, want one of %s", c.Policy, strings.Join(policy.Names(), ", "))
 	}
+	if _, err := parseModels(c.ModelNames); err != nil {
+		f.add("ModelNames: %w", err)
+	}
 	if c.ShadowPolicy != "" && !slices.Contains(policy.Names(), c.ShadowPolicy) {
 		f.add("ShadowPolicy: got %q, want one of %s", c.ShadowPolicy, strings.Join(policy.Names(), ", "))
 	}
@@ -98,6 +101,10 @@ func (f *faults) counts(c *Config) {
 			f.add("%s: got %d, want 0 to %d", n.field, n.value, n.most)
 		}
 	}
+	if c.ExtProcMaxBody < 0 || c.ExtProcMaxBody > max(c.MaxMessageBytes-aroundBody, c.MaxMessageBytes/2) {
+		f.add("ExtProcMaxBody and MaxMessageBytes: got %d, want 0 to %d, since a message of %d bytes has more than the body",
+			c.ExtProcMaxBody, max(c.MaxMessageBytes-aroundBody, c.MaxMessageBytes/2), c.MaxMessageBytes)
+	}
 	if c.ExpectedWorkers > c.MaxWorkers {
 		f.add("ExpectedWorkers and MaxWorkers: %d workers are more than the %d that fit, so the server would never be ready",
 			c.ExpectedWorkers, c.MaxWorkers)
@@ -128,6 +135,7 @@ func (f *faults) durations(c *Config) {
 		{"Lease", c.Lease, 0},
 		{"ReportFresh", c.ReportFresh, 0},
 		{"GuessLinger", c.GuessLinger, 0},
+		{"ExtProcBodyTimeout", c.ExtProcBodyTimeout, 0},
 	} {
 		if d.value < d.least {
 			f.add("%s: got %v, want at least %v", d.field, d.value, d.least)

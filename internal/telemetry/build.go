@@ -13,6 +13,7 @@ type instruments struct {
 	shadowCost metric.Float64Histogram
 
 	decisions, promptTokens, matchedTokens, refused, panics        metric.Int64Counter
+	picked, prompted, unobserved                                   metric.Int64Counter
 	blockChanges, blockOperations, blockRefusals                   metric.Int64Counter
 	blockBatches, blockDigests                                     metric.Int64Counter
 	snapshots, resyncs, samples                                    metric.Int64Counter
@@ -107,6 +108,9 @@ func newInstruments(b *builder) instruments {
 		matchedShare:       b.histogram(mMatchedShare),
 		refused:            b.counter(mRefused),
 		panics:             b.counter(mPanics),
+		picked:             b.counter(mPicked),
+		prompted:           b.counter(mPrompted),
+		unobserved:         b.counter(mUnobserved),
 		shadows:            b.counter(mShadow),
 		shadowCost:         b.histogram(mShadowCost),
 		blockChanges:       b.counter(mBlockChanges),

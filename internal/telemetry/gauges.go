@@ -15,7 +15,7 @@ type gauges struct {
 	workers, targets, modelTargets                        metric.Int64ObservableGauge
 	ledgers, holderBlocks, distinct, orphans, reclaimable metric.Int64ObservableGauge
 	unmatched                                             metric.Int64ObservableGauge
-	engineHashes, approximate, guesses                    metric.Int64ObservableGauge
+	engineHashes, approximate, text, guesses              metric.Int64ObservableGauge
 	bookings, gateways                                    metric.Int64ObservableGauge
 	evicted, refound, forgone                             metric.Int64ObservableCounter
 	learned, unlearned, presumed                          metric.Int64ObservableGauge
@@ -36,6 +36,7 @@ func newGauges(b *builder) gauges {
 		evicted:      b.total(mEvicted),
 		refound:      b.total(mRefound),
 		approximate:  b.gauge(mApproximate),
+		text:         b.gauge(mText),
 		guesses:      b.gauge(mGuesses),
 		forgone:      b.total(mForgone),
 		bookings:     b.gauge(mBookings),
@@ -50,7 +51,7 @@ func (g *gauges) all() []metric.Observable {
 	return []metric.Observable{
 		g.workers, g.targets, g.modelTargets, g.ledgers, g.holderBlocks, g.distinct, g.orphans, g.reclaimable,
 		g.unmatched, g.engineHashes, g.guesses, g.bookings, g.gateways, g.learned, g.unlearned, g.presumed,
-		g.evicted, g.refound, g.approximate, g.forgone,
+		g.evicted, g.refound, g.approximate, g.text, g.forgone,
 	}
 }
 
@@ -88,6 +89,7 @@ func (g *gauges) observe(o metric.Observer, s *oracle.Stats) {
 	o.ObserveInt64(g.evicted, asCount(s.Evicted))
 	o.ObserveInt64(g.refound, asCount(s.Refound))
 	o.ObserveInt64(g.approximate, int64(s.Approx.HolderBlocks))
+	o.ObserveInt64(g.text, int64(s.Text.HolderBlocks))
 	o.ObserveInt64(g.guesses, int64(s.Guesses))
 	o.ObserveInt64(g.forgone, asCount(s.Forgone))
 	o.ObserveInt64(g.bookings, int64(s.Load.Bookings))

@@ -44,6 +44,10 @@ const (
 	mRefused          = "kvoracle.requests.refused"
 	mPanics           = "kvoracle.panics"
 
+	mPicked     = "kvoracle.extproc.requests"
+	mPrompted   = "kvoracle.extproc.prompts"
+	mUnobserved = "kvoracle.extproc.unobserved"
+
 	mShadow     = "kvoracle.shadow.decisions"
 	mShadowCost = "kvoracle.shadow.cost"
 
@@ -77,6 +81,7 @@ const (
 	mEvicted        = "kvoracle.index.evicted"
 	mRefound        = "kvoracle.index.refound"
 	mApproximate    = "kvoracle.approximate.blocks"
+	mText           = "kvoracle.text.blocks"
 	mGuesses        = "kvoracle.guesses"
 	mForgone        = "kvoracle.guesses.forgone"
 	mBookings       = "kvoracle.bookings"
@@ -127,6 +132,10 @@ func Instruments() []Instrument {
 		{mRefused, Counter, "{request}", "Calls and stream messages answered with an error, by the reason in ErrorInfo, or by the status code where there is none.", []string{kRPC, kReason}, nil},
 		{mPanics, Counter, "{panic}", "Handlers that panicked: each is a bug.", []string{kRPC}, nil},
 
+		{mPicked, Counter, "{request}", "HTTP requests that Envoy asked about, by what it was told: decided; in_turn (no prompt to look at); unparsed, unknown_model, late or failed (they went on without a choice); no_endpoint (503), shed (429), too_large (413); abandoned (gone before there was an answer).", []string{kOutcome}, nil},
+		{mPrompted, Counter, "{prompt}", "Prompts decided for Envoy, by what they were known by: token ids in the body, a tokenizer, or their text.", []string{kSource}, nil},
+		{mUnobserved, Counter, "{response}", "Responses that Envoy showed and whose decision is not known here: another replica's, or over already.", nil, nil},
+
 		{mShadow, Counter, "{decision}", "Booked decisions that a shadow policy took part in, by whether it would have chosen the same target; their share is its agreement.", []string{kPolicy, kShadow, kAgrees}, nil},
 		{mShadowCost, Histogram, "s", "Distance between the predicted cost of the shadow policy's choice and of the one taken, where they differ; direction says whether the shadow's is over or under.", []string{kDirection}, slow},
 
@@ -160,6 +169,7 @@ func Instruments() []Instrument {
 		{mEvicted, Counter, "{block}", "Blocks that were given up, or not taken, because the index was full: the deepest, least recently used ones of who has most. Their targets are partial until there is room.", nil, nil},
 		{mRefound, Counter, "{block}", "Blocks given up before that came back because an engine had counted them as cached.", nil, nil},
 		{mApproximate, Gauge, "{block}", "Blocks guessed of targets that do not report theirs.", nil, nil},
+		{mText, Gauge, "{block}", "Blocks of text guessed of all targets, from prompts that came as text.", nil, nil},
 		{mForgone, Counter, "{prompt}", "Prompts routed whose blocks are not expected anywhere, because too many are already.", nil, nil},
 		{mGuesses, Gauge, "{prompt}", "Prompts under way whose blocks are expected and not confirmed.", nil, nil},
 		{mBookings, Gauge, "{booking}", "Requests booked and not seen to end.", nil, nil},

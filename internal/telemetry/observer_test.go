@@ -52,6 +52,9 @@ func everything(tel *telemetry.Telemetry) {
 	o.Unmatched(&fleet.Worker{}, 0, 64)
 	tel.Refused("/kvoracle.v1.RouteService/Route", "MODEL_UNKNOWN")
 	tel.Panicked("/kvoracle.v1.RouteService/Route")
+	tel.Picked("decided")
+	tel.Prompted("text")
+	tel.Unobserved()
 }
 
 func TestEachReportIsCountedOnce(t *testing.T) {
@@ -99,6 +102,9 @@ func TestEachReportIsCountedOnce(t *testing.T) {
 		"kvoracle.bookings.released{cause=lease}":                                                        {3, 0},
 		"kvoracle.worker.events{event=unmatched}":                                                        {1, 0},
 		"kvoracle.worker.events{event=registered}":                                                       {1, 0},
+		"kvoracle.extproc.requests{outcome=decided}":                                                     {1, 0},
+		"kvoracle.extproc.prompts{source=text}":                                                          {1, 0},
+		"kvoracle.extproc.unobserved":                                                                    {1, 0},
 		"kvoracle.panics{rpc=kvoracle.v1.RouteService/Route}":                                            {1, 0},
 		"kvoracle.requests.refused{reason=MODEL_UNKNOWN,rpc=kvoracle.v1.RouteService/Route}":             {1, 0},
 	}
@@ -127,7 +133,7 @@ func TestGaugesShowStats(t *testing.T) {
 	tel, r := metered(t)
 	s := oracle.Stats{
 		Index: index.Stats{Ledgers: 1, HolderBlocks: 2, DistinctBlocks: 3, Orphans: 4, Reclaimable: 5}, Guesses: 6, Names: 13, Unmatched: 24,
-		Evicted: 13, Refound: 14, Forgone: 15, Approx: index.Stats{HolderBlocks: 16},
+		Evicted: 13, Refound: 14, Forgone: 15, Approx: index.Stats{HolderBlocks: 16}, Text: index.Stats{HolderBlocks: 17},
 		Load: load.Stats{Bookings: 7, Gateways: 8, Counters: load.Counters{Presumed: 14}}, Model: map[string][2]int{"a": {1, 3}, "b": {0, 2}},
 	}
 	s.Learn.Samples, s.Learn.Refused = 15, 16
@@ -138,7 +144,7 @@ func TestGaugesShowStats(t *testing.T) {
 	}
 	want := map[string]float64{
 		"kvoracle.index.ledgers": 1, "kvoracle.index.blocks": 2, "kvoracle.index.distinct_blocks": 3, "kvoracle.index.orphans": 4,
-		"kvoracle.index.evicted": 13, "kvoracle.index.refound": 14, "kvoracle.guesses.forgone": 15, "kvoracle.approximate.blocks": 16,
+		"kvoracle.index.evicted": 13, "kvoracle.index.refound": 14, "kvoracle.guesses.forgone": 15, "kvoracle.approximate.blocks": 16, "kvoracle.text.blocks": 17,
 		"kvoracle.targets{confidence=partial}": 0, "kvoracle.targets{confidence=approximate}": 0,
 		"kvoracle.index.reclaimable": 5, "kvoracle.guesses": 6, "kvoracle.engine_hashes": 13, "kvoracle.targets.unmatched": 24, "kvoracle.bookings": 7, "kvoracle.gateways": 8,
 		"kvoracle.learn.prefills": 15, "kvoracle.learn.refused": 16, "kvoracle.prefills.presumed": 14,

@@ -143,6 +143,19 @@ func (t *Telemetry) Panicked(rpc string) {
 	t.observer.count(t.observer.in.panics, t.observer.rpc, rpc, 1)
 }
 
+// Picked counts one HTTP request that a proxy asked about. outcome comes from a closed set.
+func (t *Telemetry) Picked(outcome string) {
+	t.observer.count(t.observer.in.picked, t.observer.outcome, outcome, 1)
+}
+
+// Prompted counts one prompt that was decided for a proxy. source comes from a closed set.
+func (t *Telemetry) Prompted(source string) {
+	t.observer.count(t.observer.in.prompted, t.observer.source, source, 1)
+}
+
+// Unobserved counts one response that a proxy showed in vain.
+func (t *Telemetry) Unobserved() { t.observer.in.unobserved.Add(t.observer.bg, 1) }
+
 // TracerProvider makes spans that go where the decision spans go; nil when there is no tracing.
 func (t *Telemetry) TracerProvider() trace.TracerProvider {
 	if t.tracers == nil {

@@ -86,6 +86,12 @@ func (s *settings) groups() []group {
 			{"max-blocks", "blocks in the index, each once per target, 12 to 16 bytes", number(&s.MaxBlocks)},
 			{"max-engine-hashes", "engine hashes kept for workers that name blocks by them, 100 bytes", number(&s.MaxEngineHashes)},
 		}},
+		{"Envoy and other HTTP gateways", []setting{
+			{"ext-proc-max-body", "longest body that Envoy may send; 0: what fits a message", number(&s.ExtProcMaxBody)},
+			{"ext-proc-body-timeout", "how long a streamed body may take to come", span(&s.ExtProcBodyTimeout)},
+			{"session-header", "HTTP header that names a request's session", str(&s.SessionHeader)},
+			{"model-names", "what names in requests stand for: name=model+adapter@revision,...", str(&s.ModelNames)},
+		}},
 		{"Connections", []setting{
 			{"keepalive-time", "ping a connection that was silent for so long", span(&s.KeepaliveTime)},
 			{"keepalive-timeout", "give it up when the ping is not answered in this time", span(&s.KeepaliveTimeout)},

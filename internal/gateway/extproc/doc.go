@@ -1,0 +1,38 @@
+// Package extproc is the oracle as an endpoint picker: Envoy's external processing protocol (ext_proc v3), as the Gateway API
+// inference extension uses it (its proposal 004). Envoy sends what it has of a request, and is told which worker to send it
+// to. There is a gRPC stream for each HTTP request.
+//
+//	candidates   metadata envoy.lb.subset_hint / x-gateway-destination-endpoint-subset, a list of "ip:port"; absent: all
+//	choice       header and metadata envoy.lb / x-gateway-destination-endpoint, "ip:port[,ip:port...]": the second and
+//	             further ones are for retries. And, for an observer, metadata envoy.lb / x-kvoracle-decision.
+//	served by    metadata envoy.lb / x-gateway-destination-endpoint-served, with the response
+//	refusals     503: no worker can take it, or none of those offered; 429: all that could are at their limit, or the
+//	             oracle is; 413: the body is longer than Config.MaxBody
+//
+// Bodies. BUFFERED: headers are answered at once, the choice comes with the body's answer, and Envoy's own message_timeout
+// bounds it all. FULL_DUPLEX_STREAMED: Envoy hands the body over and bounds nothing, so headers are answered when the body is
+// complete, the body goes back in the pieces it came in (none longer than 62,000 bytes) and in order, and a body that is not
+// complete after Config.BodyTimeout goes on its way without a choice. In the other modes the prompt cannot be looked at in
+// time, and a worker is chosen in turn.
+//
+// Failing open. What is not understood (no JSON, a model nobody serves, a prompt beyond the limits) is for the engine to
+// judge: the request goes on without a choice, by Envoy's own fallback policy, and a header of that name that a client has
+// made up is removed. Where candidates were named, one of them is chosen in turn instead: there is no fallback then. A
+// request without a prompt (GET /v1/models) is sent to the workers in turn.
+//
+// Prompts are token ids where the body has them, or where Config.Tokenize finds them in time; else text, see internal/oracle.
+//
+// Life of a booking: made with the choice. Told to be with the worker that served it when the response's headers come, and
+// ended by the end of the stream. Where response bodies are seen too, the first of them is the first token, usage in the
+// last tells what was cached, and an end before the last is a cancellation. They can be seen without standing in their way:
+// by a second filter in observability_mode, whose stream names the decision. The headers of a response are no first token:
+// engines send them before there is one.
+//
+//	each booking ends exactly once, at the latest with its stream and a short wait for its observer
+//
+// Concurrency: a stream's messages are handled one at a time, by the goroutine that reads them or, for a body that is late,
+// by a timer; exchange.mu keeps them apart. life.mu is taken inside it, and the oracle's locks inside that. Lives are found by
+// observers in Service.lives, whose lock is a leaf.
+//
+// Memory of a stream: the pieces of its body, until it is answered; the last 4 KiB of a response that is seen.
+package extproc

@@ -1,0 +1,358 @@
+package extproc
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/kvoracle/kvoracle/internal/gateway/prompt"
+)
+
+// bodyMode is Envoy's word for how it sends bodies.
+type bodyMode = extprocfilterv3.ProcessingMode_BodySendMode
+
+const (
+	none     = extprocfilterv3.ProcessingMode_NONE
+	streamed = extprocfilterv3.ProcessingMode_STREAMED
+	buffered = extprocfilterv3.ProcessingMode_BUFFERED
+	partial  = extprocfilterv3.ProcessingMode_BUFFERED_PARTIAL
+	duplex   = extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+)
+
+// stage is how far a request has come.
+type stage uint8
+
+const (
+	waiting  stage = iota // for its headers, or its body
+	passing               // answered; what still comes of its body goes on as it is
+	refusing              // answered in the worker's place: nothing more is said
+)
+
+// exchange is one stream.
+type exchange struct {
+	s      *Service
+	stream extprocv3.ExternalProcessor_ProcessServer
+
+	mu         sync.Mutex // guards what follows, and sending
+	isFirst    bool       // the first message was seen
+	hasHeaders bool       // the request's
+	reqMode    bodyMode
+	respMode   bodyMode
+	stage      stage
+	kind       prompt.Kind
+	only       []string // the candidates named; nil: all
+	session    string
+	parent     string // traceparent
+	body       [][]byte
+	size       int
+	late       *time.Timer
+	life       *life // nil: nothing is booked
+	watching   *life // of an observer; its end is not told by this stream
+	isOver     bool
+}
+
+// take handles one message. An error ends the stream.
+func (x *exchange) take(m *extprocv3.ProcessingRequest) error {
+	if m.GetObservabilityMode() {
+		x.observe(m)
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.isFirst {
+		x.isFirst = true
+		// A proxy that does not say how it sends bodies is taken for one that speaks the extension's protocol.
+		x.reqMode, x.respMode = duplex, none
+		if c := m.GetProtocolConfig(); c != nil {
+			x.reqMode, x.respMode = c.GetRequestBodyMode(), c.GetResponseBodyMode()
+		}
+	}
+	switch r := m.GetRequest().(type) {
+	case *extprocv3.ProcessingRequest_RequestHeaders:
+		if x.hasHeaders {
+			return status.Error(codes.InvalidArgument, "the request's headers have come already")
+		}
+		x.hasHeaders = true
+		x.only = candidates(m.GetMetadataContext())
+		return x.headers(r.RequestHeaders)
+	case *extprocv3.ProcessingRequest_RequestBody:
+		if !x.hasHeaders {
+			return status.Error(codes.InvalidArgument, "want the request's headers before its body")
+		}
+		return x.chunk(r.RequestBody.GetBody(), r.RequestBody.GetEndOfStream())
+	case *extprocv3.ProcessingRequest_RequestTrailers:
+		if !x.hasHeaders {
+			return status.Error(codes.InvalidArgument, "want the request's headers before its trailers")
+		}
+		return x.trailers()
+	case *extprocv3.ProcessingRequest_ResponseHeaders:
+		if x.life != nil {
+			tellHeaders(x.life, m, r.ResponseHeaders)
+		}
+		return x.send(responseHeaders())
+	case *extprocv3.ProcessingRequest_ResponseBody:
+		b := r.ResponseBody
+		if x.life != nil {
+			x.life.saw(b.GetBody(), b.GetEndOfStream())
+		}
+		if x.respMode == duplex {
+			return x.echo(b.GetBody(), b.GetEndOfStream(), responseChunk)
+		}
+		return x.send(responseBody())
+	case *extprocv3.ProcessingRequest_ResponseTrailers:
+		if x.life != nil {
+			x.life.trailed()
+		}
+		return x.send(responseTrailers())
+	default:
+		return nil // nothing that is known: a proxy may learn to say more
+	}
+}
+
+// headers begins a request.
+func (x *exchange) headers(h *extprocv3.HttpHeaders) error {
+	var method, path string
+	length := 0
+	for _, e := range h.GetHeaders().GetHeaders() {
+		v := string(e.GetRawValue())
+		if v == "" {
+			v = e.GetValue()
+		}
+		switch e.GetKey() {
+		case ":method":
+			method = v
+		case ":path":
+			path = v
+		case "content-length":
+			length, _ = strconv.Atoi(v) // whatever is no number is found out when the body comes
+		case "traceparent":
+			x.parent = v
+		case x.s.cfg.SessionHeader:
+			x.session = v
+		}
+	}
+	x.kind = prompt.KindOf(method, path)
+	switch {
+	case h.GetEndOfStream() || x.kind == prompt.None || x.reqMode == none || x.reqMode == streamed:
+		return x.passInTurn()
+	case length > x.s.cfg.MaxBody:
+		return x.refuse(TooLarge, x.tooLarge())
+	case x.reqMode == buffered || x.reqMode == partial:
+		return x.send(requestHeaders(nil)) // the body comes when this is answered
+	default:
+		x.late = time.AfterFunc(x.s.cfg.BodyTimeout, x.isLate)
+		return nil
+	}
+}
+
+// passInTurn answers the headers of a request that has no prompt to look at.
+func (x *exchange) passInTurn() error {
+	v := x.inTurn(InTurn)
+	if v.refusal != nil {
+		return x.refuse(v.outcome, v.refusal)
+	}
+	x.stage = passing
+	x.s.cfg.Observer.Picked(v.outcome)
+	return x.send(requestHeaders(&v))
+}
+
+// isLate lets a request go whose body takes too long.
+func (x *exchange) isLate() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.stage != waiting || x.isOver {
+		return
+	}
+	v := x.inTurn(Late)
+	_ = x.release(&v, false) // the stream ends by itself if it cannot be sent on
+}
+
+// chunk takes the next piece of the request's body.
+func (x *exchange) chunk(body []byte, isEnd bool) error {
+	switch {
+	case x.stage == refusing:
+		return nil
+	case x.stage == passing && x.reqMode == duplex:
+		return x.echo(body, isEnd, requestChunk)
+	case x.stage == passing:
+		return x.send(requestBody(nil))
+	}
+	if x.size += len(body); x.size > x.s.cfg.MaxBody {
+		return x.refuse(TooLarge, x.tooLarge())
+	}
+	if len(body) > 0 {
+		x.body = append(x.body, body)
+	}
+	if x.reqMode == duplex && !isEnd {
+		return nil
+	}
+	return x.answer(isEnd)
+}
+
+// trailers end a request's body.
+func (x *exchange) trailers() error {
+	if x.stage == waiting {
+		if err := x.answer(false); err != nil {
+			return err
+		}
+	}
+	if x.stage == refusing {
+		return nil
+	}
+	return x.send(requestTrailers())
+}
+
+// answer decides for a body that is complete.
+func (x *exchange) answer(isEnd bool) error {
+	v := x.decide(x.stream.Context())
+	if v.refusal != nil {
+		return x.refuse(v.outcome, v.refusal)
+	}
+	if x.reqMode == duplex {
+		return x.release(&v, isEnd)
+	}
+	x.stage, x.body = passing, nil
+	x.s.cfg.Observer.Picked(v.outcome)
+	return x.send(requestBody(&v))
+}
+
+// release answers the headers and gives back the body that was kept. isEnd says that it is complete, without trailers.
+func (x *exchange) release(v *verdict, isEnd bool) error {
+	if v.refusal != nil {
+		return x.refuse(v.outcome, v.refusal)
+	}
+	x.stop()
+	if isEnd {
+		v.length = x.size
+	} else {
+		v.length = -1
+	}
+	x.stage = passing
+	x.s.cfg.Observer.Picked(v.outcome)
+	if err := x.send(requestHeaders(v)); err != nil {
+		return err
+	}
+	body := x.body
+	x.body = nil
+	for i, p := range body {
+		if err := x.echo(p, isEnd && i == len(body)-1, requestChunk); err != nil {
+			return err
+		}
+	}
+	if isEnd && len(body) == 0 {
+		return x.echo(nil, true, requestChunk)
+	}
+	return nil
+}
+
+// longestChunk is the most of a body that goes back in one message; Envoy takes 64 KiB.
+const longestChunk = 62_000
+
+// echo gives a piece of a body back.
+func (x *exchange) echo(body []byte, isEnd bool, in func([]byte, bool) *extprocv3.ProcessingResponse) error {
+	for len(body) > longestChunk {
+		if err := x.send(in(body[:longestChunk], false)); err != nil {
+			return err
+		}
+		body = body[longestChunk:]
+	}
+	return x.send(in(body, isEnd))
+}
+
+// refuse answers in the worker's place.
+func (x *exchange) refuse(o Outcome, r *extprocv3.ProcessingResponse) error {
+	x.stop()
+	x.stage, x.body = refusing, nil
+	x.s.cfg.Observer.Picked(o)
+	return x.send(r)
+}
+
+func (x *exchange) send(r *extprocv3.ProcessingResponse) error {
+	if x.isOver {
+		return nil
+	}
+	return x.stream.Send(r)
+}
+
+func (x *exchange) stop() {
+	if x.late != nil {
+		x.late.Stop()
+		x.late = nil
+	}
+}
+
+// close ends what the stream has begun.
+func (x *exchange) close() {
+	x.mu.Lock()
+	x.isOver = true
+	x.stop()
+	if x.isFirst && x.stage == waiting {
+		x.s.cfg.Observer.Picked(Abandoned)
+	}
+	l, seesAll := x.life, x.respMode != none
+	x.mu.Unlock()
+	if l != nil {
+		l.left(seesAll)
+	}
+}
+
+// decide is x.verdict with its booking noted.
+func (x *exchange) decide(ctx context.Context) verdict {
+	v := x.verdict(ctx)
+	if v.answer != nil && v.answer.Decision != 0 {
+		x.life = x.s.begin(v.answer, time.Now())
+	}
+	return v
+}
+
+// observe takes a message of a stream that nothing is answered to.
+func (x *exchange) observe(m *extprocv3.ProcessingRequest) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.stage = passing
+	switch r := m.GetRequest().(type) {
+	case *extprocv3.ProcessingRequest_ResponseHeaders:
+		x.s.hasObservers.Store(true)
+		name := ofBalancer(m.GetMetadataContext(), keyDecision)
+		l := x.s.find(name)
+		if l == nil {
+			if name != "" {
+				x.s.cfg.Observer.Unobserved()
+			}
+			return
+		}
+		l.watched()
+		tellHeaders(l, m, r.ResponseHeaders)
+		x.watching = l
+	case *extprocv3.ProcessingRequest_ResponseBody:
+		if x.watching != nil {
+			x.watching.saw(r.ResponseBody.GetBody(), r.ResponseBody.GetEndOfStream())
+		}
+	case *extprocv3.ProcessingRequest_ResponseTrailers:
+		if x.watching != nil {
+			x.watching.trailed()
+		}
+	}
+}
+
+// tellHeaders tells a life what a response's headers say.
+func tellHeaders(l *life, m *extprocv3.ProcessingRequest, h *extprocv3.HttpHeaders) {
+	code, isStream := 0, false
+	for _, e := range h.GetHeaders().GetHeaders() {
+		switch e.GetKey() {
+		case ":status":
+			code, _ = strconv.Atoi(string(e.GetRawValue())) // 0 is like 200
+		case "content-type":
+			isStream = strings.HasPrefix(string(e.GetRawValue()), "text/event-stream")
+		}
+	}
+	l.answered(ofBalancer(m.GetMetadataContext(), keyServed), code, isStream, h.GetEndOfStream())
+}

@@ -1,0 +1,116 @@
+package extproc
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/oracle"
+)
+
+// tape is a stream that was recorded.
+type tape struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // a stream's own
+	in  []*extprocv3.ProcessingRequest
+	out []*extprocv3.ProcessingResponse
+}
+
+func (t *tape) Context() context.Context { return t.ctx }
+
+func (t *tape) Recv() (*extprocv3.ProcessingRequest, error) {
+	if len(t.in) == 0 {
+		return nil, io.EOF
+	}
+	m := t.in[0]
+	t.in = t.in[1:]
+	return m, nil
+}
+
+func (t *tape) Send(m *extprocv3.ProcessingResponse) error {
+	t.out = append(t.out, m)
+	return nil
+}
+
+// FuzzProcess sends any messages in any order. However they come: what comes back of a duplex body is the body, in order;
+// at most one answer to the headers; nothing after a refusal; and every booking ends with its stream.
+func FuzzProcess(f *testing.F) {
+	post := &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
+		Headers: headersOf(":method", "POST", ":path", textPath),
+	}}
+	chunkOf := func(s string, isEnd bool) *extprocv3.ProcessingRequest_RequestBody {
+		return &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(s), EndOfStream: isEnd}}
+	}
+	for _, mode := range []bodyMode{none, streamed, buffered, partial, duplex} {
+		var all []byte
+		for _, m := range []*extprocv3.ProcessingRequest{
+			{Request: post, ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: mode, ResponseBodyMode: mode}},
+			{Request: chunkOf(question[:10], false)},
+			{Request: chunkOf(question[10:], true)},
+			responseHeadersRequest(":status", "200"),
+			{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte(events), EndOfStream: true}}},
+			{ObservabilityMode: true, Request: responseHeadersRequest().GetRequest()},
+			{Request: &extprocv3.ProcessingRequest_RequestTrailers{}},
+		} {
+			b, err := proto.Marshal(m)
+			if err != nil {
+				f.Fatal(err)
+			}
+			all = append(append(all, byte(len(b)>>8), byte(len(b))), b...)
+		}
+		f.Add(all)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		o := oracle.New(oracle.Config{}, nil)
+		if _, err := o.Register(fleet.Spec{Worker: "w", Address: at(1), Model: "m", BlockSize: 4, DPSize: 1}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		s := New(Config{Oracle: o, MaxBody: 1000, Route: func(ctx context.Context, _ string, q *oracle.RouteRequest) (*oracle.Answer, error) {
+			return o.Route(ctx, q, time.Now())
+		}})
+		tp := &tape{ctx: t.Context()}
+		var sent []byte // of the request's body
+		for len(data) > 2 {
+			n := min(int(data[0])<<8|int(data[1]), len(data)-2)
+			m := &extprocv3.ProcessingRequest{}
+			if proto.Unmarshal(data[2:2+n], m) == nil {
+				tp.in = append(tp.in, m)
+				if b := m.GetRequestBody(); b != nil && !m.GetObservabilityMode() {
+					sent = append(sent, b.GetBody()...)
+				}
+			}
+			data = data[2+n:]
+		}
+		if err := s.Process(tp); err != nil && status.Code(err) != codes.InvalidArgument {
+			t.Fatal(err)
+		}
+		var got []byte
+		refused := false
+		for _, m := range tp.out {
+			if refused && (m.GetRequestHeaders() != nil || m.GetRequestBody() != nil) {
+				t.Error("something of the request came after a refusal")
+			}
+			refused = refused || m.GetImmediateResponse() != nil
+			got = append(got, m.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody()...)
+		}
+		if !bytes.HasPrefix(sent, got) {
+			t.Errorf("of %q came back %q", sent, got)
+		}
+		if n := o.Stats(time.Now()).Load.Bookings; n != 0 {
+			t.Errorf("%d bookings are left", n)
+		}
+		if len(s.lives) != 0 {
+			t.Errorf("%d lives are left", len(s.lives))
+		}
+	})
+}

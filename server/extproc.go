@@ -1,0 +1,78 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
+	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/telemetry"
+)
+
+// newExtProc makes the endpoint picker for Envoy. The configuration is valid and has its defaults.
+func (s *Server) newExtProc() *extproc.Service {
+	models, _ := parseModels(s.cfg.ModelNames)
+	return extproc.New(extproc.Config{
+		Oracle:        s.oracle,
+		Route:         s.pick,
+		Observer:      pickObserver{s.tel},
+		MaxBody:       s.cfg.ExtProcMaxBody,
+		MaxTokens:     s.cfg.MaxPromptTokens,
+		BodyTimeout:   s.cfg.ExtProcBodyTimeout,
+		SessionHeader: strings.ToLower(s.cfg.SessionHeader),
+		Models:        models,
+	})
+}
+
+// pick is one decision for a proxy, with its span.
+func (s *Server) pick(ctx context.Context, traceparent string, r *oracle.RouteRequest) (*oracle.Answer, error) {
+	ctx, span := s.tel.StartDecision(s.tel.ContextFromTraceparent(ctx, traceparent))
+	a, err := s.oracle.Route(ctx, r, time.Now())
+	s.tel.EndDecision(span, a, err)
+	return a, err
+}
+
+// pickObserver counts what proxies are told.
+type pickObserver struct{ tel *telemetry.Telemetry }
+
+// Picked implements extproc.Observer.
+func (o pickObserver) Picked(x extproc.Outcome) { o.tel.Picked(x.String()) }
+
+// Prompted implements extproc.Observer.
+func (o pickObserver) Prompted(x extproc.Source) { o.tel.Prompted(x.String()) }
+
+// Unobserved implements extproc.Observer.
+func (o pickObserver) Unobserved() { o.tel.Unobserved() }
+
+// parseModels reads Config.ModelNames: "name=model", "name=model+adapter" or "name=model+adapter@revision", separated by
+// commas.
+func parseModels(s string) (map[string]extproc.Model, error) {
+	out := make(map[string]extproc.Model)
+	if s == "" {
+		return out, nil
+	}
+	for one := range strings.SplitSeq(s, ",") {
+		name, means, ok := strings.Cut(one, "=")
+		base, adapter, hasAdapter := strings.Cut(means, "+")
+		lora, revision, _ := strings.Cut(adapter, "@")
+		switch {
+		case !ok || name == "" || base == "" || hasAdapter && lora == "":
+			return nil, fmt.Errorf("got %q, want name=model or name=model+adapter@revision", one)
+		case max(len(base), len(lora), len(revision)) > maxModelName:
+			return nil, errors.New("want names of at most 256 bytes")
+		}
+		if _, twice := out[name]; twice {
+			return nil, fmt.Errorf("%q comes twice; it is one of %s", name, strings.Join(slices.Sorted(maps.Keys(out)), ", "))
+		}
+		out[name] = extproc.Model{Base: base, LoRA: lora, Revision: revision}
+	}
+	return out, nil
+}
+
+// maxModelName is the longest name of a model or adapter, in bytes.
+const maxModelName = 256
