@@ -67,6 +67,10 @@ var scenarios = []scenario{
 		{Name: "lives-growth", Limit: 1.05, Unit: "resident memory after 5,000 lives, over half way"},
 	}},
 	{name: "drop", run: drop, bars: []bars.Bar{{Name: "drop-query", Limit: 1.5, Unit: "p99 of queries while a worker of 5 M blocks goes, over quiet"}}},
+	{name: "full", run: full, bars: []bars.Bar{
+		{Name: "full-few", Limit: 3, Unit: "a store that drives out as many blocks, over one that does not; 8 ledgers, 1 M blocks"},
+		{Name: "full-many", Limit: 3, Unit: "the same, 1,024 ledgers, 100,000 blocks"},
+	}},
 	{name: "agentic", run: bytesOf(workload.Agentic), bars: []bars.Bar{{Name: "agentic-bytes", Unit: "bytes a holder-block"}}},
 	{name: "churning", run: bytesOf(workload.Churn), bars: []bars.Bar{{Name: "churn-bytes", Unit: "bytes a holder-block"}}},
 	{name: "fleet", run: bytesOf(workload.Fleet), bars: []bars.Bar{{Name: "fleet-bytes", Unit: "bytes a holder-block"}}},

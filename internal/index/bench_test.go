@@ -153,3 +153,51 @@ func BenchmarkStore(b *testing.B) {
 		perBlock(b)
 	})
 }
+
+// BenchmarkStoreWhenFull stores prompts of 40 blocks, eight at a time, in turn into some ledgers. In an index that is full of
+// such, each store drives out as many blocks as it brings; in one with room it does not.
+func BenchmarkStoreWhenFull(b *testing.B) {
+	for _, tt := range []struct{ ledgers, limit int }{{8, 2000}, {64, 20_000}, {1024, 100_000}, {8, 1 << 20}, {256, 1 << 20}} {
+		for _, isFull := range []bool{false, true} {
+			b.Run(fmt.Sprintf("ledgers=%d/limit=%d/full=%v", tt.ledgers, tt.limit, isFull), func(b *testing.B) {
+				const prompt, batch = 40, 8
+				ix := New(Config{MaxBlocks: tt.limit})
+				ledgers := make([]*Ledger, tt.ledgers)
+				for t := range ledgers {
+					ledgers[t] = publish(ix, fleet.TargetID(t), nil)
+				}
+				var ids [prompt]block.ID
+				n := 0
+				store := func() {
+					for i := range ids {
+						ids[i] = block.ID(n<<10+i+1) * 0x9e3779b97f4a7c15
+					}
+					ix.SetClock(uint32(n))
+					l := ledgers[n%len(ledgers)]
+					n++
+					for i := 0; i < prompt; i += batch {
+						l.Store(parentOf(ids[:], i), ids[i:i+batch], fleet.Device)
+					}
+				}
+				for n < tt.limit/prompt && isFull {
+					store()
+				}
+				calls, left := 0, 0
+				for b.Loop() {
+					if !isFull && left == 0 {
+						b.StopTimer()
+						for t := range ledgers {
+							ledgers[t].ClearAll()
+						}
+						left = tt.limit / prompt / 2
+						b.StartTimer()
+					}
+					left--
+					store()
+					calls++
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(calls)/prompt, "ns/block")
+			})
+		}
+	}
+}

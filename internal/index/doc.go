@@ -104,8 +104,8 @@
 // touched. A hole or its repair costs the spans of its part and one step
 // for each part of the same ledger behind it. Drop: a new view, a bit for each slot. A table grows by a line in eight to a
 // line in four of each group, under its own lock: a 256th of all locations moves while others go on. Making room: a look at
-// each ledger's size and one at each part of the one that gives, for at least a 64th of what that has; only its own
-// operations wait meanwhile.
+// each ledger's size and one at each part of the one that gives, for at least a 64th of what that has, of little an
+// eighth or 32; only its own operations wait meanwhile.
 //
 // # Memory
 //

@@ -27,8 +27,10 @@ import (
 
 const (
 	// giveShare is the share of a ledger that goes in one round at least, so that looking for the right blocks costs a
-	// little for each of them however large the ledger is: one 64th.
+	// little for each of them however large the ledger is: one 64th. Of a small one giveLeast blocks go, or an eighth if
+	// that is less, or each store into a full index of many small ledgers would look at all of them for each block.
 	giveShare = 64
+	giveLeast = 32
 	// giveRounds bounds the rounds of one store, should others take what it makes room for.
 	giveRounds = 1 << 16
 )
@@ -53,12 +55,12 @@ func (ix *Index) Evicted() uint64 { return ix.evicted.Load() }
 // Touch notes that the block is in use, and with it all before it. It does nothing while somebody writes to the ledger: a
 // reader does not wait for a hint.
 func (l *Ledger) Touch(id block.ID) {
-	q := l.ix.enter()
-	defer l.ix.leave(q)
 	if !l.mu.TryLock() {
 		return
 	}
 	defer l.mu.Unlock()
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	if at := l.find(id); at.part != 0 {
 		// What is before it goes after it in any case.
 		l.parts[at.part].stamp = l.ix.clock.Load()
@@ -149,10 +151,10 @@ func (l *Ledger) Restore(chain []block.ID) int {
 
 // Has reports whether any tier holds a block.
 func (l *Ledger) Has(id block.ID) bool {
-	q := l.ix.enter()
-	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	return l.find(id).part != 0
 }
 
@@ -193,26 +195,31 @@ func (l *Ledger) makeRoom(q *query, granted, want int, keep place, isOrphan bool
 		return false
 	}
 	if g == l {
-		return l.give(n, keep) > 0
+		return l.give(l.share(n), keep) > 0
 	}
+	// Nobody waits for a ledger as a reader: whoever has it may be waiting for readers. As in room, nothing that was found
+	// before is used any more.
+	q.reader.exit()
 	l.mu.Unlock()
 	g.mu.Lock()
 	if !g.isDead {
-		g.give(n, place{})
+		g.give(g.share(n), place{})
 	}
 	g.mu.Unlock()
 	l.mu.Lock()
-	// As in room: nothing that was found before is used any more.
 	q.reader.enter(&l.ix.epochs)
 	return true
 }
 
-// give drives out n blocks or a 64th of all, and returns how many entries that has freed. The caller holds the lock.
+// share is how many entries a ledger gives in a round that asks for n.
+func (l *Ledger) share(n int) int { return max(n, l.entries/giveShare, min(l.entries/8, giveLeast)) }
+
+// give drives out n blocks and returns how many entries that has freed. The caller holds the lock.
 func (l *Ledger) give(n int, keep place) int {
 	q := l.ix.enter()
 	defer l.ix.leave(q)
 	before, held := l.entries, l.held
-	goal := before - max(n, before/giveShare)
+	goal := before - n
 	l.giveOrphans(goal)
 	if l.entries > goal {
 		l.giveLeaves(goal, keep)

@@ -199,7 +199,7 @@ func TestPartialEndsWithWhatIsMissing(t *testing.T) {
 // Writers fill an index beyond its limit while readers ask: nobody is credited with what it never held, the limit holds at
 // every moment, and afterwards everything is consistent.
 func TestEvictionStorm(t *testing.T) {
-	const limit, writers, readers, depth = 3000, 12, 2, 120
+	const limit, writers, readers, depth = 2000, 12, 2, 120
 	rounds := 60
 	if isRace {
 		rounds = 25

@@ -80,10 +80,10 @@ func (w *twin) makeRoom(l *twinLedger, p Parent, ids []block.ID, granted, want i
 	return l.give(n, keep) > 0
 }
 
-// give drives out n blocks or a 64th of all, one by one.
+// give drives out n blocks or a 64th of all, of few 32 or an eighth, one by one.
 func (l *twinLedger) give(n int, keep *block.ID) int {
 	before := len(known(l.parent))
-	goal := before - max(n, before/64)
+	goal := before - max(n, before/64, min(before/8, 32))
 	for len(known(l.parent)) > goal {
 		id, ok := l.victim(keep)
 		if !ok {

@@ -71,10 +71,10 @@ func (l *Ledger) reset() {
 // Remove takes blocks out of a tier; in a counted ledger one copy of each. It returns how many the tier holds no longer
 // and how many it did not hold. Blocks that follow a removed one stay, and count again once it is stored again.
 func (l *Ledger) Remove(ids []block.ID, tier fleet.Tier) (removed, unknown int) {
-	q := l.ix.enter()
-	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	if tier >= fleet.NumTiers || l.isDead {
 		return 0, len(ids)
 	}
@@ -156,10 +156,10 @@ func (l *Ledger) change(at place, id block.ID, copies [fleet.NumTiers]uint16, wa
 
 // Clear empties a tier and returns how many blocks it held.
 func (l *Ledger) Clear(tier fleet.Tier) int {
-	q := l.ix.enter()
-	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	if tier >= fleet.NumTiers {
 		return 0
 	}
@@ -192,10 +192,10 @@ func (l *Ledger) Clear(tier fleet.Tier) int {
 
 // ClearAll empties all tiers and returns how many blocks were held, each counted once.
 func (l *Ledger) ClearAll() int {
-	q := l.ix.enter()
-	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	if l.isDead {
 		return 0
 	}
@@ -242,10 +242,10 @@ func (l *Ledger) Orphans() int {
 // Each calls yield for each block and tier that holds it, in no particular order, until it returns false. The ledger is
 // locked meanwhile: yield must not call anything in this package.
 func (l *Ledger) Each(yield func(id block.ID, tier fleet.Tier, copies int) bool) {
-	q := l.ix.enter()
-	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	for i := range l.parts {
 		if l.parts[i].flags&inUse == 0 {
 			continue

@@ -11,7 +11,7 @@ func (l *Ledger) Shrink(limit int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.entries > limit {
-		l.give(l.entries-limit, place{})
+		l.give(max(l.entries-limit, l.entries/giveShare), place{})
 	}
 	return l.entries
 }
@@ -19,10 +19,10 @@ func (l *Ledger) Shrink(limit int) int {
 // Prune removes a block with all that follows it without a hole, whatever tiers that is in, and returns how many blocks those were.
 // Orphans whose reporter has told a block in two ways may be left behind.
 func (l *Ledger) Prune(id block.ID) int {
-	q := l.ix.enter()
-	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	before, held := l.entries, l.held
 	var from []place
 	if at := l.find(id); at.part != 0 {

@@ -47,10 +47,10 @@ func (l *Ledger) store(p Parent, ids []block.ID, tier fleet.Tier, isRestored boo
 	} else if p.ID == ids[0] {
 		return StoreResult{Refused: SelfParent}
 	}
-	q := l.ix.enter()
-	defer l.ix.leave(q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	q := l.ix.enter()
+	defer l.ix.leave(q)
 	var up place
 	var isJoined bool
 	var refused Refusal
