@@ -70,6 +70,7 @@ func (r *Reporter) next(s *blockStream, now time.Time) todo {
 			r.batchNot = now.Add(d + rand.N(d/2+1)) // or a fleet that started together would talk in chorus
 		}
 		b := r.out.seal(s.maxBytes)
+		b.msg.Doubtful = r.vouch(r.out.pending.len() == 0)
 		r.stats.Batches++
 		r.digestGap++
 		// The mirror runs ahead of the batches while changes are pending: a digest holds only when none are.
@@ -96,7 +97,7 @@ func (r *Reporter) takeSnapshot(s *blockStream, now time.Time) *snapshot {
 	}
 	r.snapTaken, r.snapNext = now, now.Add(r.snapPace.next())
 	r.stats.Snapshots++
-	snap := &snapshot{sequence: r.out.show(), blocks: r.mirror.export(), count: r.mirror.total()}
+	snap := &snapshot{doubtful: r.vouch(true), sequence: r.out.show(), blocks: r.mirror.export(), count: r.mirror.total()}
 	s.shown = snap.sequence
 	snap.digests = r.takeDigests(snap.sequence, now)
 	return snap

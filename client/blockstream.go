@@ -182,7 +182,7 @@ func (s *blockStream) sendSnapshot(snap *snapshot) error {
 		return err
 	}
 	err = s.send(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_SnapshotEnd{
-		SnapshotEnd: &kvoraclev1.SnapshotEnd{BlockCount: snap.count},
+		SnapshotEnd: &kvoraclev1.SnapshotEnd{BlockCount: snap.count, Doubtful: snap.doubtful},
 	}})
 	if err != nil {
 		return err

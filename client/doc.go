@@ -43,6 +43,7 @@
 //	the connection is cut      Batches that were not acknowledged are sent again, from where the oracle says.
 //	the oracle lost something  A digest tells, and a snapshot follows. A lost copy of a block with several (COUNTED) is
 //	                           not seen: digests count blocks, not copies.
+//	a bridge lost something    Reporter.Doubt: the rank is STALE, its reports are applied all the same, until it says otherwise.
 //	a worker has restarted     Its Reporter's higher incarnation replaces everything its former life said. The former
 //	                           one's Reporter, if it still runs, is refused for good: its Run returns ErrMismatch.
 //	two Reporters of one rank  They take the stream from each other, ever more slowly. Give each rank one.

@@ -36,6 +36,8 @@ type Reporter struct {
 	out     outbox
 	changed chan struct{} // closed and replaced when acked moves or Run ends; nil while nobody waits
 	failed  error         // why Run ended for good
+	doubt   bool          // as told by Doubt
+	doubted bool          // as told to the oracle last
 
 	snapPace  backoff
 	snapTaken time.Time // last snapshot
@@ -180,6 +182,27 @@ func (r *Reporter) Clear(tiers ...Tier) error {
 		}
 	}
 	return nil
+}
+
+// Doubt says whether what is reported can be vouched for. A bridge that has missed something its engine said calls it with
+// true: what it reports may not be there any more. Until it is called with false the oracle takes the rank for STALE: it goes
+// on applying what is reported, and counts it by half. Clear first, then Doubt(false), where contents are given up.
+func (r *Reporter) Doubt(isDoubtful bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.doubt == isDoubtful {
+		return
+	}
+	r.doubt = isDoubtful
+	r.out.barrier = true // it is news, even without a change
+	wake(r.wake)
+}
+
+// vouch marks what is about to be sent, and notes what it says. The doubt is over only with the last change that was told
+// before its end: isAll says that it goes with this message. r is locked.
+func (r *Reporter) vouch(isAll bool) (isDoubtful bool) {
+	r.doubted = r.doubt || r.doubted && !isAll
+	return r.doubted
 }
 
 // put records a change that the mirror has taken. r is locked.

@@ -192,3 +192,24 @@ func TestHelloSaysEverything(t *testing.T) {
 		t.Errorf("hello %v", h)
 	}
 }
+
+// The end of a doubt does not overtake the changes that ended it.
+func TestDoubtEndsWithTheLastChange(t *testing.T) {
+	r := newTestReporter(t, nil)
+	said := func(isAll bool) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.vouch(isAll)
+	}
+	if said(true) {
+		t.Error("in doubt from the start")
+	}
+	r.Doubt(true)
+	if !said(false) || !said(true) {
+		t.Error("a doubt is not told")
+	}
+	r.Doubt(false)
+	if !said(false) || said(true) || said(false) {
+		t.Error("want the end of a doubt with the last of what was pending, and nowhere else")
+	}
+}

@@ -13,6 +13,7 @@ import (
 // ns a block; ordering and sending happen outside the lock.
 type snapshot struct {
 	sequence uint64
+	doubtful bool
 	blocks   []heldBlock
 	count    uint64 // (block, tier) pairs
 	digests  []*kvoraclev1.BlockDigest

@@ -100,6 +100,7 @@ func (b *blockStream) apply(m *kvoraclev1.ReportBlocksRequest) (oracle.Ack, erro
 			return oracle.Ack{}, err
 		}
 		b.keep(ops)
+		b.session.Doubt(x.Batch.GetDoubtful())
 		return b.session.Batch(x.Batch.GetSequence(), b.prints.Batch(x.Batch), ops, now)
 	case *kvoraclev1.ReportBlocksRequest_SnapshotBegin:
 		return b.session.SnapshotBegin(x.SnapshotBegin.GetSequence(), now)
@@ -111,6 +112,7 @@ func (b *blockStream) apply(m *kvoraclev1.ReportBlocksRequest) (oracle.Ack, erro
 		b.keep(ops)
 		return b.session.SnapshotChunk(ops, now)
 	case *kvoraclev1.ReportBlocksRequest_SnapshotEnd:
+		b.session.Doubt(x.SnapshotEnd.GetDoubtful())
 		return b.session.SnapshotEnd(x.SnapshotEnd.GetBlockCount(), now)
 	case *kvoraclev1.ReportBlocksRequest_Digest:
 		seq, tier, digest, err := wire.DecodeDigest(x.Digest)

@@ -18,6 +18,7 @@ type BlockSession struct {
 	resyncs  chan *Resync // asked for from outside the stream (an operator)
 	scratch  []block.ID
 	roots    []uint64 // parents that stand for a prompt's start
+	doubtful bool     // see Doubt
 }
 
 // OpenBlocks registers the worker (or updates it, or begins its new life) and takes over the rank's feed. A stream that
@@ -67,6 +68,7 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 		// The first stream of this life. An engine whose numbering starts now has an empty cache; one that has already
 		// spoken has contents nobody told us.
 		f.incarnation = h.Incarnation
+		f.doubtful = false
 		f.applied = h.NextSequence - 1
 		if h.NextSequence == 1 {
 			f.show(f.newView())
@@ -123,6 +125,10 @@ func (s *BlockSession) own(now time.Time) error {
 	return s.cause
 }
 
+// Doubt says whether the reporter vouches for what the next Batch or SnapshotEnd tells. If it does not, the target is STALE
+// from when that is applied. Call it from where those are called.
+func (s *BlockSession) Doubt(isDoubtful bool) { s.doubtful = isDoubtful }
+
 // Batch applies numbered changes. The fingerprint is of the batch's contents: a repeat is recognised by it.
 func (s *BlockSession) Batch(seq, fingerprint uint64, ops []Op, now time.Time) (Ack, error) {
 	if err := s.own(now); err != nil {
@@ -148,7 +154,7 @@ func (s *BlockSession) Batch(seq, fingerprint uint64, ops []Op, now time.Time) (
 		var reason ResyncReason
 		refusals, reason = s.apply(f.ledger, f.names, seq, ops, &d)
 		f.freed.Add(d.Removed)
-		f.applied = seq
+		f.applied, f.doubtful = seq, s.doubtful
 		f.recent[seq%fingerprints].seq, f.recent[seq%fingerprints].contents = seq, fingerprint
 		if reason != ResyncNone {
 			resync = f.await(reason)
@@ -241,7 +247,7 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 	d.Evicted = f.evicted.since(f)
 	ledger, names := f.building, f.buildNames
 	f.building, f.buildNames, f.buildShort = nil, nil, false
-	f.applied = f.buildingSeq
+	f.applied, f.doubtful = f.buildingSeq, s.doubtful
 	f.show(ledger, names)
 	d.Snapshots++
 	return s.ack(d, nil, nil, now), nil

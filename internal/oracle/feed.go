@@ -34,6 +34,7 @@ type feed struct {
 	mostNames   int    // of byHash
 	applied     uint64 // highest batch applied in this incarnation
 	awaiting    bool   // a snapshot was asked for
+	doubtful    bool   // whoever reports has said that it may be wrong
 	session     *BlockSession
 	lostAt      time.Time // end of the last stream; zero while one is open or none ever was
 	gone        bool      // the worker was removed or reborn
@@ -58,6 +59,7 @@ type feed struct {
 type signs struct {
 	spoke    bool // some stream was opened in this life
 	awaiting bool
+	doubtful bool
 	shown    *index.Ledger // nil: none is visible
 	open     bool          // a stream is open
 	lostAt   time.Time
@@ -139,7 +141,7 @@ func (f *feed) kick(cause *Error) {
 // sign publishes what confidence is made of. The feed is locked.
 func (f *feed) sign() {
 	next := signs{
-		spoke: f.incarnation != 0, awaiting: f.awaiting, shown: f.ledger,
+		spoke: f.incarnation != 0, awaiting: f.awaiting, doubtful: f.doubtful, shown: f.ledger,
 		open: f.session != nil, lostAt: f.lostAt,
 	}
 	if old := f.signs.Load(); old == nil || *old != next {
@@ -170,7 +172,7 @@ func (f *feed) confidence(now time.Time) BlockConfidence {
 		return Silent
 	case s.awaiting && s.shown == nil:
 		return Warming
-	case s.awaiting:
+	case s.awaiting, s.doubtful:
 		return Stale
 	case !s.open && now.Sub(s.lostAt) > f.o.cfg.StreamGrace:
 		return Stale

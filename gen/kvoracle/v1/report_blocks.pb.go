@@ -1325,7 +1325,10 @@ type BlockBatch struct {
 	// Consecutive, from 1 in each incarnation.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Changes in order; at most 65,536. An empty batch is a keep-alive that moves the sequence.
-	Ops           []*BlockOp `protobuf:"bytes,2,rep,name=ops,proto3" json:"ops,omitempty"`
+	Ops []*BlockOp `protobuf:"bytes,2,rep,name=ops,proto3" json:"ops,omitempty"`
+	// The reporter has missed something its engine said, so what it tells may not be there any more. The target is STALE,
+	// and its batches are applied all the same, until a batch or the end of a snapshot does not say so.
+	Doubtful      bool `protobuf:"varint,3,opt,name=doubtful,proto3" json:"doubtful,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1372,6 +1375,13 @@ func (x *BlockBatch) GetOps() []*BlockOp {
 		return x.Ops
 	}
 	return nil
+}
+
+func (x *BlockBatch) GetDoubtful() bool {
+	if x != nil {
+		return x.Doubtful
+	}
+	return false
 }
 
 // SnapshotBegin starts a full statement of the rank's contents. It is built aside; the former view stays until the end.
@@ -1473,7 +1483,9 @@ type SnapshotEnd struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Blocks the snapshot should have given, all tiers together; 0: not checked. A different count refuses the snapshot.
 	// With engine_hashes: names, each once for every tier it has a copy in.
-	BlockCount    uint64 `protobuf:"varint,1,opt,name=block_count,json=blockCount,proto3" json:"block_count,omitempty"`
+	BlockCount uint64 `protobuf:"varint,1,opt,name=block_count,json=blockCount,proto3" json:"block_count,omitempty"`
+	// As in BlockBatch.
+	Doubtful      bool `protobuf:"varint,2,opt,name=doubtful,proto3" json:"doubtful,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1513,6 +1525,13 @@ func (x *SnapshotEnd) GetBlockCount() uint64 {
 		return x.BlockCount
 	}
 	return 0
+}
+
+func (x *SnapshotEnd) GetDoubtful() bool {
+	if x != nil {
+		return x.Doubtful
+	}
+	return false
 }
 
 // BlockDigest is what the reporter believes it has told of the group that counts as prefix, to be compared with what the
@@ -2457,18 +2476,20 @@ const file_kvoracle_v1_report_blocks_proto_rawDesc = "" +
 	"\x05group\x18\x03 \x01(\rR\x05group\x12>\n" +
 	"\rengine_hashes\x18\x04 \x01(\v2\x19.kvoracle.v1.EngineHashesR\fengineHashes\"4\n" +
 	"\vClearBlocks\x12%\n" +
-	"\x04tier\x18\x01 \x01(\x0e2\x11.kvoracle.v1.TierR\x04tier\"P\n" +
+	"\x04tier\x18\x01 \x01(\x0e2\x11.kvoracle.v1.TierR\x04tier\"l\n" +
 	"\n" +
 	"BlockBatch\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12&\n" +
-	"\x03ops\x18\x02 \x03(\v2\x14.kvoracle.v1.BlockOpR\x03ops\"+\n" +
+	"\x03ops\x18\x02 \x03(\v2\x14.kvoracle.v1.BlockOpR\x03ops\x12\x1a\n" +
+	"\bdoubtful\x18\x03 \x01(\bR\bdoubtful\"+\n" +
 	"\rSnapshotBegin\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\"A\n" +
 	"\rSnapshotChunk\x120\n" +
-	"\x06stores\x18\x01 \x03(\v2\x18.kvoracle.v1.StoreBlocksR\x06stores\".\n" +
+	"\x06stores\x18\x01 \x03(\v2\x18.kvoracle.v1.StoreBlocksR\x06stores\"J\n" +
 	"\vSnapshotEnd\x12\x1f\n" +
 	"\vblock_count\x18\x01 \x01(\x04R\n" +
-	"blockCount\"\xbd\x01\n" +
+	"blockCount\x12\x1a\n" +
+	"\bdoubtful\x18\x02 \x01(\bR\bdoubtful\"\xbd\x01\n" +
 	"\vBlockDigest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12%\n" +
 	"\x04tier\x18\x02 \x01(\x0e2\x11.kvoracle.v1.TierR\x04tier\x12\x14\n" +
