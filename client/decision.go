@@ -63,6 +63,8 @@ type Decision struct {
 	// Target is where to send the request.
 	Target
 
+	// Prefill is where to prefill with PhaseBoth, and Target where to decode; nil: Target does all it was asked for.
+	Prefill *Target
 	// ID names the decision at the oracle; empty for a dry run and in a fallback.
 	ID string
 	// Matched are the leading prompt tokens the target holds; zero in a fallback, where nothing is known.
@@ -110,6 +112,7 @@ func decisionOf(m *kvoraclev1.RouteResponse) Decision {
 		Repeated:      m.GetRepeatedDecision(),
 		raw:           m,
 	}
+	d.Prefill = prefillOf(m.GetPrefillTarget())
 	if alts := m.GetAlternatives(); len(alts) > 0 {
 		d.Alternatives = make([]Alternative, len(alts))
 		for i, a := range alts {
@@ -117,10 +120,19 @@ func decisionOf(m *kvoraclev1.RouteResponse) Decision {
 				Target:        targetOf(a.GetTarget()),
 				Matched:       matchedOf(a.GetMatched()),
 				PredictedTTFT: seconds(a.GetPredictedTtftSeconds()),
+				Prefill:       prefillOf(a.GetPrefillTarget()),
 			}
 		}
 	}
 	return d
+}
+
+func prefillOf(m *kvoraclev1.Target) *Target {
+	if m == nil {
+		return nil
+	}
+	t := targetOf(m)
+	return &t
 }
 
 func reasonOf(r kvoraclev1.ChoiceReason) Reason {

@@ -10,6 +10,10 @@ import (
 func (r *Router) fallback(req *Request, reason Reason, cause *Error) (Decision, error) {
 	now := time.Now()
 	cands := r.fleet.candidates(req, now)
+	var prefill *Target
+	if len(cands) == 0 && req.Phase == PhaseBoth {
+		cands, prefill = r.fallbackPair(req, now)
+	}
 	if len(cands) == 0 {
 		r.stats.errors.Add(1)
 		if reason == ReasonOracleAmnesia {
@@ -33,12 +37,27 @@ func (r *Router) fallback(req *Request, reason Reason, cause *Error) (Decision, 
 		alternatives = 2
 	}
 	best, booking := r.bookings.choose(cands, 1+alternatives, req.DryRun, now)
-	d.Target, d.booking = best[0], booking
+	d.Target, d.booking, d.Prefill = best[0], booking, prefill
 	for _, t := range best[1:] {
-		d.Alternatives = append(d.Alternatives, Alternative{Target: t})
+		d.Alternatives = append(d.Alternatives, Alternative{Target: t, Prefill: prefill})
 	}
 	r.stats.fallback(reason)
 	return d, nil
+}
+
+// fallbackPair gives who may decode and the least booked of those that prefill, in a fleet where nobody does both; neither
+// if one is missing. What a prefill takes is not booked here: it is over long before the request is.
+func (r *Router) fallbackPair(req *Request, now time.Time) (decode []Target, prefill *Target) {
+	part := *req
+	part.Phase = PhasePrefill
+	starts := r.fleet.candidates(&part, now)
+	part.Phase = PhaseDecode
+	decode = r.fleet.candidates(&part, now)
+	if len(starts) == 0 || len(decode) == 0 {
+		return nil, nil
+	}
+	best, _ := r.bookings.choose(starts, 1, true, now)
+	return decode, &best[0]
 }
 
 // blameFor says why the oracle has no answer, and whether that is a sign of trouble.

@@ -44,7 +44,7 @@ func TestFallbackFilters(t *testing.T) {
 		{"wrong label", ask(func(r *Request) { r.RequiredLabels = map[string]string{"zone": "y"} }), nil},
 		{"prefill", ask(func(r *Request) { r.Phase = PhasePrefill }), []string{"plain/0", "ranks/0", "ranks/1", "labelled/0", "prefill/0"}},
 		{"decode", ask(func(r *Request) { r.Phase = PhaseDecode }), []string{"plain/0", "ranks/0", "ranks/1", "labelled/0", "decode/0"}},
-		{"both", ask(func(r *Request) { r.Phase = kvoraclev1.Phase_PHASE_BOTH }), nil},
+		{"both", ask(func(r *Request) { r.Phase = PhaseBoth }), []string{"plain/0", "ranks/0", "ranks/1", "labelled/0"}},
 		{"model", ask(func(r *Request) { r.Model = "other" }), []string{"foreign/0"}},
 	} {
 		var got []string

@@ -140,19 +140,17 @@ func (l fleetList) candidates(r *Request) []Target {
 	return out
 }
 
-// serves reports whether the worker's roles fit the phase. An aggregated worker does everything but PHASE_BOTH, which
-// wants two targets.
+// serves reports whether the worker's roles fit the phase. An aggregated worker does everything; for PhaseBoth nobody else
+// does, see fallbackPair.
 func (w *fleetWorker) serves(p Phase) bool {
 	var want Role
 	switch p {
-	case kvoraclev1.Phase_PHASE_UNSPECIFIED:
+	case kvoraclev1.Phase_PHASE_UNSPECIFIED, kvoraclev1.Phase_PHASE_BOTH:
 		want = RoleAggregated
 	case kvoraclev1.Phase_PHASE_PREFILL:
 		want = RolePrefill
 	case kvoraclev1.Phase_PHASE_DECODE:
 		want = RoleDecode
-	case kvoraclev1.Phase_PHASE_BOTH:
-		return false
 	default:
 		return false
 	}

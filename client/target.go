@@ -37,6 +37,7 @@ const (
 	PhaseAny     = kvoraclev1.Phase_PHASE_UNSPECIFIED // prefill and decode on one worker
 	PhasePrefill = kvoraclev1.Phase_PHASE_PREFILL     // a prefill worker only
 	PhaseDecode  = kvoraclev1.Phase_PHASE_DECODE      // a decode worker only
+	PhaseBoth    = kvoraclev1.Phase_PHASE_BOTH        // a prefill and a decode worker together
 
 	RepeatsSet     = kvoraclev1.RepeatMeaning_REPEAT_MEANING_SET     // announced again: no change
 	RepeatsCounted = kvoraclev1.RepeatMeaning_REPEAT_MEANING_COUNTED // another physical copy
@@ -84,6 +85,8 @@ type Alternative struct {
 
 	Matched       Matched
 	PredictedTTFT time.Duration // from the time of the decision; 0 in a fallback
+	// Prefill is where to prefill for it with PhaseBoth; nil: it does all it was asked for.
+	Prefill *Target
 }
 
 func targetOf(t *kvoraclev1.Target) Target {

@@ -22,6 +22,7 @@ type RouteRequest struct {
 	Role            fleet.Roles // the role wanted; 0: Aggregated
 	Allowed, Denied []string    // worker names; empty Allowed: all
 	Labels          map[string]string
+	IsPair          bool // a prefill and a decode target are wanted; Role is Decode
 	Explain, DryRun bool
 	Addresses       []string // only workers that are reached there; nil: all
 	NeedsAddress    bool     // only workers that say where they are reached
@@ -159,13 +160,15 @@ type Row struct {
 	Score    policy.Score
 	Blocks   BlockConfidence
 	Load     load.Confidence
+	Prefill  *TargetRef // of a pair: who would prefill for it; nil: it does both, or no pair is wanted
 }
 
 // Alternative is a runner-up.
 type Alternative struct {
 	Target  TargetRef
 	Matched TierTokens
-	TTFT    float64 // seconds
+	TTFT    float64    // seconds
+	Prefill *TargetRef // of a pair: who would prefill for it; nil: it does both, or no pair is wanted
 }
 
 // SessionOutcome is what a decision did to a session.
@@ -197,29 +200,32 @@ func (s SessionOutcome) String() string {
 
 // Answer is one decision with its reasons. It is immutable once Route has returned it.
 type Answer struct {
-	Decision     load.DecisionID // 0 for a dry run
-	Repeated     bool            // an earlier decision, given again for its request id
-	Target       TargetRef
-	Matched      TierTokens // as reported, before any discount
-	Usable       TierTokens // what the cost counted of it
-	PromptTokens int
-	IsText       bool    // they were guessed from the length of a text
-	TTFT         float64 // predicted, seconds
-	Alternatives []Alternative
-	Blocks       BlockConfidence
-	Load         load.Confidence
-	Policy       string
-	Reason       policy.Reason
-	Rows         []Row // candidates best first, then the excluded; only where they were asked for
-	Candidates   int   // eligible targets
-	Uncached     int   // prompt tokens to compute
-	Terms        policy.Terms
-	Shadow       *Shadow // nil: no second policy, or nothing was booked
-	Lease        time.Duration
-	Session      SessionOutcome
-	DecidedAt    time.Time
-	Model        string
-	RequestID    string
+	Decision       load.DecisionID // 0 for a dry run
+	Repeated       bool            // an earlier decision, given again for its request id
+	Target         TargetRef
+	Prefill        *TargetRef // of a pair: who prefills, Target decodes; nil: Target does all it is wanted for
+	Matched        TierTokens // of Target as reported, before any discount
+	Usable         TierTokens // what the cost counted of it
+	PrefillMatched TierTokens // of Prefill, as reported
+	PromptTokens   int
+	IsText         bool    // they were guessed from the length of a text
+	TTFT           float64 // predicted, seconds
+	Alternatives   []Alternative
+	Blocks         BlockConfidence
+	Load           load.Confidence
+	Policy         string
+	Reason         policy.Reason
+	Rows           []Row // candidates best first, then the excluded; only where they were asked for
+	Candidates     int   // eligible targets
+	Uncached       int   // prompt tokens to compute
+	Terms          policy.Terms
+	Shadow         *Shadow // nil: no second policy, or nothing was booked
+	Lease          time.Duration
+	Session        SessionOutcome
+	DecidedAt      time.Time
+	Model          string
+	RequestID      string
 
-	freed uint64 // the feed's, when this was decided
+	freed uint64          // the feed's, when this was decided
+	start load.DecisionID // the booking of Prefill; 0: there is none
 }

@@ -36,6 +36,9 @@ type Config struct {
 	Index index.Config
 	Load  load.Config
 
+	// Links are what moving KV cache from a prefill to a decode worker is taken to cost; zero: policy.DefaultLinks.
+	Links policy.Links
+
 	// StaleCredit is the share of a STALE target's overlap that counts, above 0 to 1; default 0.5.
 	StaleCredit float64
 	// StreamGrace is how long a target stays FRESH after its block stream was cut; default 10 s.
@@ -80,6 +83,9 @@ func (c Config) withDefaults() Config {
 		if *v <= 0 {
 			*v = d
 		}
+	}
+	if c.Links == (policy.Links{}) {
+		c.Links = policy.DefaultLinks()
 	}
 	def(&c.MaxWorkers, 16_384)
 	def(&c.EngineHashes, 8<<20)

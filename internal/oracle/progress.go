@@ -73,10 +73,12 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 		out = o.load.Dispatched(e.Decision, id, has, e.Gateway, now)
 	case FirstToken:
 		var waited time.Duration
-		booking, _ := o.load.Lookup(e.Decision)
+		booking := o.prefilling(e.Decision)
 		out, waited = o.load.FirstToken(e.Decision, now)
 		if out == Applied {
-			o.learnFirstToken(&booking, waited, e.TTFT, now)
+			if booking.ID != 0 { // else nobody knows what was prefilled
+				o.learnFirstToken(&booking, waited, e.TTFT, now)
+			}
 			if ttft == 0 {
 				ttft = waited.Seconds()
 			}
@@ -97,14 +99,15 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 		booking, _ := o.load.Lookup(e.Decision)
 		ages := o.load.Ages(e.Decision, now)
 		out = o.load.Finish(e.Decision, e.OutputTokens, now)
-		if a != nil && f != nil && out == Applied && booking.Target == a.Target.ID {
+		isPair := a != nil && a.start != 0 // what one engine counts of it is not what the other was believed to hold
+		if a != nil && f != nil && out == Applied && booking.Target == a.Target.ID && !isPair {
 			o.outcome(f, a, e, now)
 		}
 		o.guesses.linger(e.Decision, now)
-		if out == Applied && !ages.Told {
+		if out == Applied && !ages.Told && !isPair {
 			o.learnWhole(&booking, ages.Booked, e.OutputTokens)
 		}
-		if a != nil && out == Applied && e.Cached >= 0 {
+		if a != nil && out == Applied && e.Cached >= 0 && !isPair {
 			o.obs.Prediction(a.PromptTokens-a.Uncached, a.cached(e))
 		}
 	case Cancelled:
@@ -115,6 +118,9 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 		o.guesses.cancel(e.Decision)
 	}
 	if out == Applied {
+		if a := o.Decision(e.Decision); a != nil && a.start != 0 {
+			o.progressStart(a.start, e, now)
+		}
 		o.recordings.step(e, ttft, now)
 	}
 	o.obs.Progress(e.Step, out)

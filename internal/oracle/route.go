@@ -30,13 +30,18 @@ func (o *Oracle) Route(ctx context.Context, r *RouteRequest, now time.Time) (*An
 	defer o.work.Put(w)
 
 	var a *Answer
-	quick := o.quick && !r.Explain
+	quick := o.quick && !r.Explain && !r.IsPair
 	for try := range routeTries {
 		w.reset(now)
 		view := o.fleet.View()
 		if quick = quick && try < quickTries && o.enlist(view, r, w); !quick {
 			w.reset(now)
 			if err := o.eligible(view, r, now, w); err != nil {
+				return nil, err
+			}
+		}
+		if r.IsPair {
+			if err := o.eligibleStarts(view, r, now, w); err != nil {
 				return nil, err
 			}
 		}
@@ -106,6 +111,8 @@ type work struct {
 	holds  []hold  // of the lineup, by id
 	table  []policy.Holder
 	picked policy.Pick
+
+	pair *pairing // of a decision for two; nil: none was made with this memory
 }
 
 // candidate is one target with what is known of it.
@@ -181,7 +188,10 @@ func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error
 		Places: r.MaxAlternatives + 1,
 	}
 	choose := o.choose
-	if w.roster != nil {
+	switch {
+	case r.IsPair:
+		choose = o.choosePair
+	case w.roster != nil:
 		choose = o.pick
 	}
 	if err := choose(r, &req, now, w); err != nil {
@@ -221,6 +231,9 @@ func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error
 	if r.Explain {
 		a.Rows = w.rows()
 	}
+	if r.IsPair {
+		w.pair.name(a, w)
+	}
 	if r.DryRun {
 		return a, nil
 	}
@@ -228,7 +241,16 @@ func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error
 	if now := o.fleet.View().Target(best.id); now == nil || !sameLife(now, best.worker) {
 		return nil, errLeft
 	}
-	a.Shadow = o.shadow(req, w)
+	uncached, prefill := score.Uncached, w.cands[w.choice.Best].Cost.PrefillTime(score.Uncached, r.Prompt.Length-score.Uncached)
+	if a.Prefill != nil {
+		if err := o.bookStart(r, a, w, now); err != nil {
+			return nil, err
+		}
+		uncached, prefill = 0, 0
+	}
+	if !r.IsPair {
+		a.Shadow = o.shadow(req, w)
+	}
 	o.turn++
 	if o.turn%watchEvery == 0 && !r.Prompt.IsText {
 		o.watch(r, w)
@@ -239,13 +261,15 @@ func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error
 	p := &w.prompts[best.size]
 	if err := o.load.BookMarked(load.Booking{
 		ID: a.Decision, Target: best.id, RequestID: r.RequestID,
-		PromptTokens: r.Prompt.Length, UncachedTokens: score.Uncached, SharedTokens: best.shared,
-		PrefillSeconds: w.cands[w.choice.Best].Cost.PrefillTime(score.Uncached, r.Prompt.Length-score.Uncached),
+		PromptTokens: r.Prompt.Length, UncachedTokens: uncached, SharedTokens: best.shared, PrefillSeconds: prefill,
 		ExpectedOutput: int(expected),
 		Note: load.Note{
 			Decoding: float32(best.state.Decoding), ReadTokens: float32(best.state.ActiveTokens), Transfer: float32(score.Terms.Transfer),
 		},
 	}, w.mark(p), now); err != nil {
+		if a.start != 0 {
+			o.release(a.start, now)
+		}
 		return nil, bookingFault(err)
 	}
 	o.guesses.add(a.Decision, best.id, p.chain, now)

@@ -69,8 +69,9 @@ const (
 
 	memoryFull = 0.95 // share of KV memory from which on it is short
 
-	maxRate   = 1e3  // seconds a token
-	maxTokens = 1e15 // tokens, requests
+	maxRate   = 1e3           // seconds a token
+	maxTokens = 1e15          // tokens, requests
+	leastRate = 1 / maxTokens // seconds a token; below it work is free, so that a second holds at most maxTokens
 )
 
 // clamped is the model with every field in its range.
@@ -84,6 +85,9 @@ func (m *CostModel) clamped() CostModel {
 		ChunkTokens:            max(m.ChunkTokens, 0),
 		KVTokens:               max(m.KVTokens, 0),
 		MaxBatch:               max(m.MaxBatch, 0),
+	}
+	if c.PrefillPerToken < leastRate {
+		c.PrefillPerToken = 0
 	}
 	for t, v := range m.TransferPerToken {
 		c.TransferPerToken[t] = within(v, maxRate)

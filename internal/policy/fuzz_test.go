@@ -18,7 +18,8 @@ func FuzzChoose(f *testing.F) {
 	f.Add(math.MinInt, -inf, uint64(9), math.MinInt, math.MinInt, -inf, -inf, -inf, -inf, -inf, -inf, math.MinInt, 1, uint8(4))
 	f.Add(7, nan, uint64(9), 3, 1, nan, nan, nan, nan, nan, nan, 1, 1, uint8(4))
 	f.Add(1<<30, 1e300, uint64(9), 0, 1<<30, 1e-300, 1e300, 1e-300, 5e-324, 1e300, 5e-324, 1, 1, uint8(4))
-	f.Add(0, 0.0, uint64(0), 0, 0, 1e9, 0.0, -1.0, 5e-324, 0.0, 0.0, 1, 0, uint8(1)) // infinitely many free iterations
+	f.Add(0, 0.0, uint64(0), 0, 0, 1e9, 0.0, -1.0, 5e-324, 0.0, 0.0, 1, 0, uint8(1))     // infinitely many free iterations
+	f.Add(69, 0.0, uint64(0), 0, 0, 1e9, 0.0, -1.0, 5e-324, 0.0, 44.0, 1, -40, uint8(1)) // work that is nearly free
 	f.Fuzz(func(t *testing.T, prompt int, out float64, seed uint64, cached, requests int, pending, active, used,
 		perToken, perContext, fixed float64, chunk, kv int, n uint8,
 	) {
@@ -63,12 +64,41 @@ func FuzzChoose(f *testing.F) {
 		var quick Pick
 		p.Pick(req, table, &quick)
 		if quick.Top[0].Member != d.Best || quick.Reason != d.Reason {
-			t.Fatalf("Pick chose %+v, Choose %d for %v", quick, d.Best, d.Reason)
+			t.Fatalf("Pick chose %+v, Choose %d for %v: %+v", quick, d.Best, d.Reason, d.Scores)
 		}
+		starts, ends := make([]Start, len(cands)/2), make([]End, len(cands))
+		for i := range starts {
+			starts[i] = Start{Candidate: cands[i], Place: Place{Rack: seed >> i % 3}}
+		}
+		for i := range ends {
+			ends[i] = End{Candidate: cands[i], Place: Place{Zone: seed >> i % 2}, Whole: i%2 == 0 || len(starts) == 0, Takes: i%2 == 1, AlsoStart: -1}
+		}
+		var pair PairDecision
+		ChoosePair(req, starts, ends, &Links{PerToken: [numDistances]float64{0, perToken, fixed, pending, active}, Setup: used}, &pair)
+		checkPair(t, &pair, len(ends))
 		if v := model.PrefillTime(prompt, cached); !(v >= 0 && v <= MaxTerm) {
 			t.Errorf("PrefillTime(%d, %d) = %v", prompt, cached, v)
 		}
 	})
+}
+
+// checkPair checks that a pair's ranking is whole and its numbers are finite.
+func checkPair(t *testing.T, d *PairDecision, ends int) {
+	t.Helper()
+	if len(d.Scores) != ends || len(d.Starts) != ends || len(d.Links) != ends || d.Best != d.Order[0] || d.Reason < OnlyCandidate {
+		t.Fatalf("%d ends: %+v", ends, d)
+	}
+	for i, v := range slices.Sorted(slices.Values(d.Order)) {
+		if i != v {
+			t.Fatalf("order %v is no permutation", d.Order)
+		}
+	}
+	for i := range d.Scores {
+		s := &d.Scores[i]
+		if !(s.Cost >= 0) || math.IsInf(s.Cost, 0) || !(s.TTFT >= 0) || math.IsInf(s.TTFT, 0) || !(d.Links[i] >= 0) || math.IsInf(d.Links[i], 0) {
+			t.Fatalf("end %d over a link of %v: %+v", i, d.Links[i], s)
+		}
+	}
 }
 
 // checkDecision checks the invariants of the package comment.
@@ -108,7 +138,7 @@ func checkDecision(t *testing.T, p Policy, req *Request, cands []Candidate, d *D
 	if _, ok := p.(LeastTime); ok {
 		for i := range d.Scores {
 			s := &d.Scores[i]
-			if sum := s.Terms.Sum(); sum < MaxTerm && math.Abs(s.Cost-sum) > 1e-9*sum {
+			if sum := s.Terms.Sum(); sum < MaxTerm && math.Abs(s.Cost-sum) > 1e-9*sum+1e-300 {
 				t.Fatalf("candidate %d: cost is not the sum of terms %v: %+v", i, sum, *s)
 			}
 		}

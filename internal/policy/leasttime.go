@@ -75,7 +75,7 @@ func (LeastTime) Score(req *Request, c *Candidate, s *Score) {
 
 // one scores a single candidate; model and prices are in range.
 func one(req *Request, prices Prices, c *Candidate, m *CostModel, s *Score) {
-	prompt, out := max(req.PromptTokens, 0), within(req.ExpectedOutput, maxTokens)
+	prompt, out := int(narrow(req.PromptTokens)), within(req.ExpectedOutput, maxTokens)
 	h := newHolder(prompt, c, m)
 	row := newRow(c, m, prices)
 

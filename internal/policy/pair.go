@@ -8,7 +8,7 @@ import (
 // Place says where a worker stands, as small numbers that its labels were given. 0: not said.
 type Place struct {
 	// Domain is shared memory between accelerators (an NVLink domain), Rack and Zone what their names say.
-	Domain, Rack, Zone uint32
+	Domain, Rack, Zone uint64
 }
 
 // Distance is how far KV cache has to travel.
@@ -63,9 +63,10 @@ func (l *Links) time(d Distance, tokens int) float64 {
 }
 
 // What a second of slower output counts where a choice is between one worker and two: that prefill does not stall
-// sequences under way is what two workers are for, so here it has a price.
+// sequences under way is what two workers are for, so here it has a price. A stalled sequence ends a second later; what
+// company slows down is taken to matter less than the first token.
 const (
-	pairStallPrice  = 0.1
+	pairStallPrice  = 1.0
 	pairDecodePrice = 0.2
 )
 
@@ -105,7 +106,7 @@ type PairDecision struct {
 // nearest is the best start of all and in each place.
 type nearest struct {
 	any                int
-	domain, rack, zone map[uint32]int
+	domain, rack, zone map[uint64]int
 }
 
 // ChoosePair chooses where to prefill and where to decode. A pair of start p and end e costs
@@ -149,7 +150,7 @@ func (d *PairDecision) rankStarts(p *Request, starts []Start) {
 
 	n := &d.first
 	if n.zone == nil {
-		n.domain, n.rack, n.zone = map[uint32]int{}, map[uint32]int{}, map[uint32]int{}
+		n.domain, n.rack, n.zone = map[uint64]int{}, map[uint64]int{}, map[uint64]int{}
 	}
 	clear(n.domain)
 	clear(n.rack)
@@ -169,14 +170,14 @@ func (d *PairDecision) pair(p *Request, starts []Start, e *End, links *Links, i 
 	s := &d.Scores[i]
 	*s, d.Starts[i], d.Links[i] = Score{Cost: math.Inf(1)}, -1, 0
 	m := e.model()
-	h := newHolder(max(p.PromptTokens, 0), &e.Candidate, &m)
+	h := newHolder(int(narrow(p.PromptTokens)), &e.Candidate, &m)
 	if e.Whole {
 		one(p, p.Prices.clamped(), &e.Candidate, &m, s)
 	}
 	var decode Terms
 	decodeTerms(p, &e.Candidate, &m, &decode)
 	rest := decode.Sum()
-	moved := max(p.PromptTokens, 0) - int(h.Cached)
+	moved := int(narrow(p.PromptTokens)) - int(h.Cached)
 
 	try := func(k int, far Distance) {
 		link := links.time(far, moved)
@@ -204,7 +205,7 @@ func (d *PairDecision) pair(p *Request, starts []Start, e *End, links *Links, i 
 func (d *PairDecision) candidatesFor(e *End) [5]int {
 	n := &d.first
 	out := [5]int{n.any, -1, -1, -1, -1}
-	find := func(m map[uint32]int, key uint32, at int) {
+	find := func(m map[uint64]int, key uint64, at int) {
 		if k, ok := m[key]; ok {
 			out[at] = k
 		}

@@ -31,7 +31,7 @@ func randomPair(r *rand.Rand) (Request, []Start, []End) {
 		}
 		return c
 	}
-	place := func() Place { return Place{uint32(r.IntN(4)), uint32(r.IntN(3)), uint32(r.IntN(3))} }
+	place := func() Place { return Place{uint64(r.IntN(4)), uint64(r.IntN(3)), uint64(r.IntN(3))} }
 	starts := make([]Start, r.IntN(6))
 	for i := range starts {
 		starts[i] = Start{Candidate: candidate(i), Place: place()}
@@ -64,7 +64,7 @@ func TestPairIsTheBestOfAll(t *testing.T) {
 			continue
 		}
 		p := req
-		p.Prices.Stall, p.Prices.Decode = 0.1, max(p.Prices.Decode, 0.2)
+		p.Prices.Stall, p.Prices.Decode = 1, max(p.Prices.Decode, 0.2)
 		best := math.Inf(1)
 		for i := range ends {
 			e := &ends[i]
@@ -133,7 +133,7 @@ func TestPairStaysWholeWhenThatIsFaster(t *testing.T) {
 		return Candidate{Target: id, KVUsed: -1, InFlight: 1, Prefilling: 1, PendingPrefill: 0.02}
 	}
 	starts := []Start{{Candidate: waits(1), Place: Place{Rack: 1}}, {Candidate: waits(2), Place: Place{Rack: 2}}}
-	busy := Candidate{Target: 3, KVUsed: -1, InFlight: 40, Decoding: 40, ActiveTokens: 40_000}
+	busy := Candidate{Target: 3, KVUsed: -1, InFlight: 8, Decoding: 8, ActiveTokens: 40_000}
 	end := End{Candidate: busy, Place: Place{Rack: 2}, Whole: true, Takes: true, AlsoStart: -1}
 	var d PairDecision
 	for _, tt := range []struct {
@@ -175,7 +175,7 @@ func BenchmarkPair(b *testing.B) {
 		b.Run(map[int]string{16: "16x16", 256: "256x256"}[n], func(b *testing.B) {
 			starts, ends := make([]Start, n), make([]End, n)
 			for i := range n {
-				at := Place{uint32(i/8 + 1), uint32(i/32 + 1), uint32(i/128 + 1)}
+				at := Place{uint64(i/8 + 1), uint64(i/32 + 1), uint64(i/128 + 1)}
 				starts[i] = Start{Candidate{Target: fleet.TargetID(i), PendingPrefill: float64(i%7) / 10, KVUsed: -1}, at}
 				ends[i] = End{Candidate: Candidate{Target: fleet.TargetID(n + i), Decoding: i % 5, KVUsed: -1}, Place: at, Takes: true, AlsoStart: -1}
 			}

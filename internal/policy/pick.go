@@ -121,7 +121,7 @@ func (d *Pick) keep(req *Request, t *Table, least float64, i, keep int) {
 
 // price fills d.costs and d.pos and returns the least cost.
 func (d *Pick) price(req *Request, t *Table) float64 {
-	prompt := float64(max(req.PromptTokens, 0))
+	prompt := float64(narrow(req.PromptTokens))
 	out := within(req.ExpectedOutput, maxTokens)
 	g := within(req.Prices.Prefill, maxRate)
 	whole, need := pairsOf(prompt, 0), prompt+out

@@ -109,7 +109,7 @@ func NewHolder(prompt int, c *Candidate) Holder {
 		fallback := DefaultCostModel()
 		m = &fallback
 	}
-	return newHolder(max(prompt, 0), c, m)
+	return newHolder(int(narrow(prompt)), c, m)
 }
 
 // newHolder takes any model: of it only the transfer rates are read, and brought into range here.

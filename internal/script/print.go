@@ -98,7 +98,11 @@ func (r *Runner) label(t *kvoraclev1.Target) string {
 
 // printChoice shows the target, the blocks it holds and what decided.
 func (r *Runner) printChoice(m *kvoraclev1.RouteResponse) string {
-	out := fmt.Sprintf("-> %s(%d) %s", r.label(m.GetTarget()), total(m.GetMatched())/uint64(r.worker(m.GetTarget().GetWorkerId()).size),
+	out := "-> "
+	if p := m.GetPrefillTarget(); p != nil {
+		out += fmt.Sprintf("%s(%d) > ", r.label(p), total(m.GetPrefillMatched())/uint64(r.worker(p.GetWorkerId()).size))
+	}
+	out += fmt.Sprintf("%s(%d) %s", r.label(m.GetTarget()), total(m.GetMatched())/uint64(r.worker(m.GetTarget().GetWorkerId()).size),
 		word(m.GetReason().String(), "CHOICE_REASON_"))
 	if c := m.GetConfidence().GetBlocks(); c != kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_FRESH {
 		out += " " + word(c.String(), "BLOCK_CONFIDENCE_")

@@ -38,6 +38,8 @@ type Live struct {
 	reporters []*reporter
 	restated  int   // snapshots that were asked for and sent
 	err       error // the first report that was refused
+
+	spec func(engine int, s *fleet.Spec) // changes how an engine introduces itself; nil: nothing
 }
 
 var (
@@ -81,6 +83,9 @@ func (a *Live) Attach(o *Options) error {
 		spec := fleet.Spec{
 			Worker: name, Address: name, Model: liveModel, BlockSize: o.BlockSize, DPSize: 1, Class: liveModel,
 			Capacity: [fleet.NumTiers]uint64{uint64(o.Model.KVTokens / o.BlockSize)}, MaxRunning: o.Model.MaxBatch,
+		}
+		if a.spec != nil {
+			a.spec(i, &spec)
 		}
 		r := &reporter{live: a, held: map[block.ID]ancestry{}}
 		if a.o.NoEvents {
@@ -214,11 +219,7 @@ func (a *Live) note(err error) {
 
 // Choose implements Chooser.
 func (a *Live) Choose(t float64, r *Request, _ *Fleet) int {
-	const tick = 0.25 // seconds, as the server does it
-	if t-a.ticked >= tick {
-		a.ticked = t
-		a.oracle.Tick(moment(t))
-	}
+	a.tick(t)
 	answer, err := a.oracle.Route(context.Background(), &oracle.RouteRequest{
 		Model: liveModel, Session: r.Session,
 		Prompt: oracle.Prompt{Locals: r.Locals(a.keyspace, a.blockSize), LocalsSize: a.blockSize, Length: r.Input},
@@ -228,6 +229,15 @@ func (a *Live) Choose(t float64, r *Request, _ *Fleet) int {
 	}
 	a.decisions[r] = answer.Decision
 	return a.engines[answer.Target.Worker]
+}
+
+// tick does what time alone asks for.
+func (a *Live) tick(t float64) {
+	const every = 0.25 // seconds, as the server does it
+	if t-a.ticked >= every {
+		a.ticked = t
+		a.oracle.Tick(moment(t))
+	}
 }
 
 // Err is what the oracle refused, if a run ended because of it.

@@ -18,6 +18,9 @@ func AppendAnswer(b []byte, a *oracle.Answer) []byte {
 		b = appendDecision(b, a.Decision)
 	}
 	b = appendTarget(b, 2, a.Target)
+	if a.Prefill != nil {
+		b = appendTarget(b, 3, *a.Prefill)
+	}
 	b = appendTiers(b, 4, a.Matched)
 	b = appendUint(b, 5, uint64(a.PromptTokens))
 	b = appendDouble(b, 6, a.TTFT)
@@ -28,6 +31,9 @@ func AppendAnswer(b []byte, a *oracle.Answer) []byte {
 		b = appendTarget(b, 1, alt.Target)
 		b = appendTiers(b, 2, alt.Matched)
 		b = appendDouble(b, 3, alt.TTFT)
+		if alt.Prefill != nil {
+			b = appendTarget(b, 4, *alt.Prefill)
+		}
 		b = end(b, at)
 	}
 	b, at := begin(b, 8)
@@ -40,7 +46,11 @@ func AppendAnswer(b []byte, a *oracle.Answer) []byte {
 	if a.Repeated {
 		b = appendUint(b, 13, 1)
 	}
-	return appendUint(b, 14, uint64(sessionOutcome(a.Session)))
+	b = appendUint(b, 14, uint64(sessionOutcome(a.Session)))
+	if a.Prefill != nil {
+		b = appendTiers(b, 15, a.PrefillMatched)
+	}
+	return b
 }
 
 // AppendStreamAnswer appends a RouteStreamResponse with that answer.

@@ -38,6 +38,11 @@ func fill(v reflect.Value, r *rand.Rand) {
 		for i := range v.Len() {
 			fill(v.Index(i), r)
 		}
+	case reflect.Pointer:
+		if r.IntN(2) == 0 {
+			v.Set(reflect.New(v.Type().Elem()))
+			fill(v.Elem(), r)
+		}
 	case reflect.String:
 		v.SetString(strings.Repeat("é", r.IntN(2)*r.IntN(200)))
 	case reflect.Bool:

@@ -59,7 +59,7 @@ func decodeRoute(m *kvoraclev1.RouteRequest, packed packedPrompt, l Limits, r *o
 	case kvoraclev1.Phase_PHASE_DECODE:
 		r.Role = fleet.Decode
 	case kvoraclev1.Phase_PHASE_BOTH:
-		return unserved("phase", "PHASE_BOTH")
+		r.Role, r.IsPair = fleet.Decode, true
 	default:
 		return invalid("phase", fmt.Sprint(int32(m.GetPhase())), "want a known Phase")
 	}
@@ -221,10 +221,13 @@ func EncodeAnswer(a *oracle.Answer, explain bool) *kvoraclev1.RouteResponse {
 		RepeatedDecision:     a.Repeated,
 		Session:              sessionOutcome(a.Session),
 	}
+	if a.Prefill != nil {
+		m.PrefillTarget, m.PrefillMatched = target(*a.Prefill), tiers(a.PrefillMatched)
+	}
 	for i := range a.Alternatives {
 		alt := &a.Alternatives[i]
 		m.Alternatives = append(m.Alternatives, &kvoraclev1.Alternative{
-			Target: target(alt.Target), Matched: tiers(alt.Matched), PredictedTtftSeconds: alt.TTFT,
+			Target: target(alt.Target), Matched: tiers(alt.Matched), PredictedTtftSeconds: alt.TTFT, PrefillTarget: targetOrNone(alt.Prefill),
 		})
 	}
 	if explain {
@@ -248,6 +251,7 @@ func encodeRow(r *oracle.Row) *kvoraclev1.CandidateExplanation {
 	if r.Excluded != oracle.NotExcluded {
 		return m
 	}
+	m.PrefillTarget = targetOrNone(r.Prefill)
 	t := &r.Score.Terms
 	m.UncachedTokens = uint64(r.Score.Uncached)
 	m.TotalCostSeconds = r.Score.Cost
@@ -266,6 +270,13 @@ func encodeRow(r *oracle.Row) *kvoraclev1.CandidateExplanation {
 
 func target(t oracle.TargetRef) *kvoraclev1.Target {
 	return &kvoraclev1.Target{WorkerId: t.Worker, DpRank: uint32(t.Rank), Address: t.Address}
+}
+
+func targetOrNone(t *oracle.TargetRef) *kvoraclev1.Target {
+	if t == nil {
+		return nil
+	}
+	return target(*t)
 }
 
 func tiers(t oracle.TierTokens) *kvoraclev1.TokensByTier {

@@ -72,7 +72,6 @@ func TestDecodeRouteRefuses(t *testing.T) {
 		{"empty worker name", func(m *kvoraclev1.RouteRequest) { m.DeniedWorkers = []string{"a", ""} }, oracle.InvalidArgument, oracle.ReasonFieldMissing, "denied_workers[1]"},
 		{"many workers", func(m *kvoraclev1.RouteRequest) { m.AllowedWorkers = make([]string, maxWorkerList+1) }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "allowed_workers"},
 		{"long label", func(m *kvoraclev1.RouteRequest) { m.RequiredLabels = map[string]string{"k": long} }, oracle.InvalidArgument, oracle.ReasonFieldTooLong, `required_labels["k"]`},
-		{"pair", func(m *kvoraclev1.RouteRequest) { m.Phase = kvoraclev1.Phase_PHASE_BOTH }, oracle.Unserved, oracle.ReasonFieldUnserved, "phase"},
 		{"unknown phase", func(m *kvoraclev1.RouteRequest) { m.Phase = 77 }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "phase"},
 		{"items and hashes", func(m *kvoraclev1.RouteRequest) {
 			m.Prompt, m.Multimodal = hashes(block.Scheme, 4, 8, 2), []*kvoraclev1.MultimodalItem{item(0, 1, 8)}

@@ -106,6 +106,9 @@ func printDecision(e *env, m *kvoraclev1.RouteResponse) error {
 	}
 	fmt.Fprintf(e.out, ": holds %d of %d prompt tokens, first token in about %.0f ms\n",
 		tokensOf(m.GetMatched()), m.GetPromptTokens(), m.GetPredictedTtftSeconds()*1e3)
+	if p := m.GetPrefillTarget(); p != nil {
+		fmt.Fprintf(e.out, "  prefill: %s, which holds %d\n", targetName(p), tokensOf(m.GetPrefillMatched()))
+	}
 	fmt.Fprintf(e.out, "  why: %s (policy %s); cache %s, load %s\n", word(m.GetReason(), "CHOICE_REASON_"), m.GetPolicy(),
 		word(m.GetConfidence().GetBlocks(), "BLOCK_CONFIDENCE_"), word(m.GetConfidence().GetLoad(), "LOAD_CONFIDENCE_"))
 	if id := m.GetDecisionId(); id != "" {
@@ -136,7 +139,11 @@ func printCandidates(e *env, rows []*kvoraclev1.CandidateExplanation) error {
 	}
 	fmt.Fprint(w, "\tcache\tload\t\n")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%d\t%d\t", targetName(r.GetTarget()), tokensOf(r.GetMatched()), r.GetExpectedTokens())
+		name := targetName(r.GetTarget())
+		if p := r.GetPrefillTarget(); p != nil {
+			name = targetName(p) + " > " + name
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t", name, tokensOf(r.GetMatched()), r.GetExpectedTokens())
 		if x := r.GetExcluded(); x != kvoraclev1.ExclusionReason_EXCLUSION_REASON_UNSPECIFIED {
 			fmt.Fprintf(w, "excluded: %s\t\n", word(x, "EXCLUSION_REASON_"))
 			continue

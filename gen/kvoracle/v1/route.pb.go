@@ -34,7 +34,9 @@ const (
 	Phase_PHASE_PREFILL Phase = 1
 	// A decode worker only.
 	Phase_PHASE_DECODE Phase = 2
-	// A prefill and a decode worker together, in one answer. Not served yet: UNIMPLEMENTED.
+	// A prefill and a decode worker together, in one answer and one booking. Prefill workers are those with ROLE_PREFILL; a
+	// decode worker has ROLE_DECODE, and one that has ROLE_AGGREGATED, beside it or alone, may do both when that is predicted
+	// to cost less. What moving the cache takes goes by the labels nvlink_domain, rack and zone. Always decided by least_time.
 	Phase_PHASE_BOTH Phase = 3
 )
 
@@ -751,7 +753,7 @@ type RouteResponse struct {
 	DecisionId string `protobuf:"bytes,1,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
 	// Where to send the request.
 	Target *Target `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
-	// With PHASE_BOTH: where to prefill; target is then where to decode. Unset otherwise.
+	// With PHASE_BOTH: where to prefill; target is then where to decode. Unset otherwise, and when the target does both.
 	PrefillTarget *Target `protobuf:"bytes,3,opt,name=prefill_target,json=prefillTarget,proto3" json:"prefill_target,omitempty"`
 	// Leading prompt tokens the target holds, by tier, in whole blocks, as its reports say. An engine recomputes at least
 	// the last token of a prompt, so of a prompt that is held to its end it reuses one block less.
@@ -775,9 +777,11 @@ type RouteResponse struct {
 	// True when request_id named a living booking and this is its decision again.
 	RepeatedDecision bool `protobuf:"varint,13,opt,name=repeated_decision,json=repeatedDecision,proto3" json:"repeated_decision,omitempty"`
 	// What became of the session's place.
-	Session       SessionOutcome `protobuf:"varint,14,opt,name=session,proto3,enum=kvoracle.v1.SessionOutcome" json:"session,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Session SessionOutcome `protobuf:"varint,14,opt,name=session,proto3,enum=kvoracle.v1.SessionOutcome" json:"session,omitempty"`
+	// With prefill_target: leading prompt tokens that it holds. Unset otherwise.
+	PrefillMatched *TokensByTier `protobuf:"bytes,15,opt,name=prefill_matched,json=prefillMatched,proto3" json:"prefill_matched,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RouteResponse) Reset() {
@@ -908,6 +912,13 @@ func (x *RouteResponse) GetSession() SessionOutcome {
 	return SessionOutcome_SESSION_OUTCOME_UNSPECIFIED
 }
 
+func (x *RouteResponse) GetPrefillMatched() *TokensByTier {
+	if x != nil {
+		return x.PrefillMatched
+	}
+	return nil
+}
+
 // Alternative is a runner-up.
 type Alternative struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -917,8 +928,10 @@ type Alternative struct {
 	Matched *TokensByTier `protobuf:"bytes,2,opt,name=matched,proto3" json:"matched,omitempty"`
 	// Its predicted time to first token in seconds.
 	PredictedTtftSeconds float64 `protobuf:"fixed64,3,opt,name=predicted_ttft_seconds,json=predictedTtftSeconds,proto3" json:"predicted_ttft_seconds,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// With PHASE_BOTH: where to prefill for it. Unset otherwise, and when the target does both.
+	PrefillTarget *Target `protobuf:"bytes,4,opt,name=prefill_target,json=prefillTarget,proto3" json:"prefill_target,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Alternative) Reset() {
@@ -972,6 +985,13 @@ func (x *Alternative) GetPredictedTtftSeconds() float64 {
 	return 0
 }
 
+func (x *Alternative) GetPrefillTarget() *Target {
+	if x != nil {
+		return x.PrefillTarget
+	}
+	return nil
+}
+
 // CandidateExplanation is one row of the reasons.
 type CandidateExplanation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -997,7 +1017,10 @@ type CandidateExplanation struct {
 	// Predicted time to first token in seconds.
 	PredictedTtftSeconds float64 `protobuf:"fixed64,8,opt,name=predicted_ttft_seconds,json=predictedTtftSeconds,proto3" json:"predicted_ttft_seconds,omitempty"`
 	// Trust in this row.
-	Confidence    *Confidence `protobuf:"bytes,9,opt,name=confidence,proto3" json:"confidence,omitempty"`
+	Confidence *Confidence `protobuf:"bytes,9,opt,name=confidence,proto3" json:"confidence,omitempty"`
+	// With PHASE_BOTH: the best place to prefill for it, whose terms the cost has in it. Unset otherwise, and when the
+	// candidate would do both.
+	PrefillTarget *Target `protobuf:"bytes,12,opt,name=prefill_target,json=prefillTarget,proto3" json:"prefill_target,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1105,6 +1128,13 @@ func (x *CandidateExplanation) GetPredictedTtftSeconds() float64 {
 func (x *CandidateExplanation) GetConfidence() *Confidence {
 	if x != nil {
 		return x.Confidence
+	}
+	return nil
+}
+
+func (x *CandidateExplanation) GetPrefillTarget() *Target {
+	if x != nil {
+		return x.PrefillTarget
 	}
 	return nil
 }
@@ -1469,7 +1499,7 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\x14PreferredLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
-	"\x06prompt\"\xb7\x05\n" +
+	"\x06prompt\"\xfb\x05\n" +
 	"\rRouteResponse\x12\x1f\n" +
 	"\vdecision_id\x18\x01 \x01(\tR\n" +
 	"decisionId\x12+\n" +
@@ -1490,11 +1520,13 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"candidates\x12#\n" +
 	"\rlease_seconds\x18\f \x01(\x01R\fleaseSeconds\x12+\n" +
 	"\x11repeated_decision\x18\r \x01(\bR\x10repeatedDecision\x125\n" +
-	"\asession\x18\x0e \x01(\x0e2\x1b.kvoracle.v1.SessionOutcomeR\asession\"\xa5\x01\n" +
+	"\asession\x18\x0e \x01(\x0e2\x1b.kvoracle.v1.SessionOutcomeR\asession\x12B\n" +
+	"\x0fprefill_matched\x18\x0f \x01(\v2\x19.kvoracle.v1.TokensByTierR\x0eprefillMatched\"\xe1\x01\n" +
 	"\vAlternative\x12+\n" +
 	"\x06target\x18\x01 \x01(\v2\x13.kvoracle.v1.TargetR\x06target\x123\n" +
 	"\amatched\x18\x02 \x01(\v2\x19.kvoracle.v1.TokensByTierR\amatched\x124\n" +
-	"\x16predicted_ttft_seconds\x18\x03 \x01(\x01R\x14predictedTtftSeconds\"\xa2\x04\n" +
+	"\x16predicted_ttft_seconds\x18\x03 \x01(\x01R\x14predictedTtftSeconds\x12:\n" +
+	"\x0eprefill_target\x18\x04 \x01(\v2\x13.kvoracle.v1.TargetR\rprefillTarget\"\xde\x04\n" +
 	"\x14CandidateExplanation\x12+\n" +
 	"\x06target\x18\x01 \x01(\v2\x13.kvoracle.v1.TargetR\x06target\x128\n" +
 	"\bexcluded\x18\x02 \x01(\x0e2\x1c.kvoracle.v1.ExclusionReasonR\bexcluded\x123\n" +
@@ -1509,7 +1541,8 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\x16predicted_ttft_seconds\x18\b \x01(\x01R\x14predictedTtftSeconds\x127\n" +
 	"\n" +
 	"confidence\x18\t \x01(\v2\x17.kvoracle.v1.ConfidenceR\n" +
-	"confidence\"8\n" +
+	"confidence\x12:\n" +
+	"\x0eprefill_target\x18\f \x01(\v2\x13.kvoracle.v1.TargetR\rprefillTarget\"8\n" +
 	"\bCostTerm\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aseconds\x18\x02 \x01(\x01R\aseconds\"\x9c\x01\n" +
@@ -1633,36 +1666,39 @@ var file_kvoracle_v1_route_proto_depIdxs = []int32{
 	2,  // 12: kvoracle.v1.RouteResponse.reason:type_name -> kvoracle.v1.ChoiceReason
 	10, // 13: kvoracle.v1.RouteResponse.candidates:type_name -> kvoracle.v1.CandidateExplanation
 	1,  // 14: kvoracle.v1.RouteResponse.session:type_name -> kvoracle.v1.SessionOutcome
-	18, // 15: kvoracle.v1.Alternative.target:type_name -> kvoracle.v1.Target
-	19, // 16: kvoracle.v1.Alternative.matched:type_name -> kvoracle.v1.TokensByTier
-	18, // 17: kvoracle.v1.CandidateExplanation.target:type_name -> kvoracle.v1.Target
-	3,  // 18: kvoracle.v1.CandidateExplanation.excluded:type_name -> kvoracle.v1.ExclusionReason
-	19, // 19: kvoracle.v1.CandidateExplanation.matched:type_name -> kvoracle.v1.TokensByTier
-	19, // 20: kvoracle.v1.CandidateExplanation.reusable:type_name -> kvoracle.v1.TokensByTier
-	11, // 21: kvoracle.v1.CandidateExplanation.terms:type_name -> kvoracle.v1.CostTerm
-	20, // 22: kvoracle.v1.CandidateExplanation.confidence:type_name -> kvoracle.v1.Confidence
-	7,  // 23: kvoracle.v1.RouteStreamRequest.request:type_name -> kvoracle.v1.RouteRequest
-	21, // 24: kvoracle.v1.ErrorStatus.details:type_name -> google.protobuf.Any
-	8,  // 25: kvoracle.v1.RouteStreamResponse.response:type_name -> kvoracle.v1.RouteResponse
-	13, // 26: kvoracle.v1.RouteStreamResponse.status:type_name -> kvoracle.v1.ErrorStatus
-	22, // 27: kvoracle.v1.RouteStreamResponse.go_away:type_name -> kvoracle.v1.GoAway
-	7,  // 28: kvoracle.v1.RouteService.Route:input_type -> kvoracle.v1.RouteRequest
-	12, // 29: kvoracle.v1.RouteService.RouteStream:input_type -> kvoracle.v1.RouteStreamRequest
-	23, // 30: kvoracle.v1.RouteService.ReportBlocks:input_type -> kvoracle.v1.ReportBlocksRequest
-	24, // 31: kvoracle.v1.RouteService.ReportLoad:input_type -> kvoracle.v1.ReportLoadRequest
-	25, // 32: kvoracle.v1.RouteService.ReportProgress:input_type -> kvoracle.v1.ReportProgressRequest
-	26, // 33: kvoracle.v1.RouteService.RecordProgress:input_type -> kvoracle.v1.RecordProgressRequest
-	8,  // 34: kvoracle.v1.RouteService.Route:output_type -> kvoracle.v1.RouteResponse
-	14, // 35: kvoracle.v1.RouteService.RouteStream:output_type -> kvoracle.v1.RouteStreamResponse
-	27, // 36: kvoracle.v1.RouteService.ReportBlocks:output_type -> kvoracle.v1.ReportBlocksResponse
-	28, // 37: kvoracle.v1.RouteService.ReportLoad:output_type -> kvoracle.v1.ReportLoadResponse
-	29, // 38: kvoracle.v1.RouteService.ReportProgress:output_type -> kvoracle.v1.ReportProgressResponse
-	30, // 39: kvoracle.v1.RouteService.RecordProgress:output_type -> kvoracle.v1.RecordProgressResponse
-	34, // [34:40] is the sub-list for method output_type
-	28, // [28:34] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	19, // 15: kvoracle.v1.RouteResponse.prefill_matched:type_name -> kvoracle.v1.TokensByTier
+	18, // 16: kvoracle.v1.Alternative.target:type_name -> kvoracle.v1.Target
+	19, // 17: kvoracle.v1.Alternative.matched:type_name -> kvoracle.v1.TokensByTier
+	18, // 18: kvoracle.v1.Alternative.prefill_target:type_name -> kvoracle.v1.Target
+	18, // 19: kvoracle.v1.CandidateExplanation.target:type_name -> kvoracle.v1.Target
+	3,  // 20: kvoracle.v1.CandidateExplanation.excluded:type_name -> kvoracle.v1.ExclusionReason
+	19, // 21: kvoracle.v1.CandidateExplanation.matched:type_name -> kvoracle.v1.TokensByTier
+	19, // 22: kvoracle.v1.CandidateExplanation.reusable:type_name -> kvoracle.v1.TokensByTier
+	11, // 23: kvoracle.v1.CandidateExplanation.terms:type_name -> kvoracle.v1.CostTerm
+	20, // 24: kvoracle.v1.CandidateExplanation.confidence:type_name -> kvoracle.v1.Confidence
+	18, // 25: kvoracle.v1.CandidateExplanation.prefill_target:type_name -> kvoracle.v1.Target
+	7,  // 26: kvoracle.v1.RouteStreamRequest.request:type_name -> kvoracle.v1.RouteRequest
+	21, // 27: kvoracle.v1.ErrorStatus.details:type_name -> google.protobuf.Any
+	8,  // 28: kvoracle.v1.RouteStreamResponse.response:type_name -> kvoracle.v1.RouteResponse
+	13, // 29: kvoracle.v1.RouteStreamResponse.status:type_name -> kvoracle.v1.ErrorStatus
+	22, // 30: kvoracle.v1.RouteStreamResponse.go_away:type_name -> kvoracle.v1.GoAway
+	7,  // 31: kvoracle.v1.RouteService.Route:input_type -> kvoracle.v1.RouteRequest
+	12, // 32: kvoracle.v1.RouteService.RouteStream:input_type -> kvoracle.v1.RouteStreamRequest
+	23, // 33: kvoracle.v1.RouteService.ReportBlocks:input_type -> kvoracle.v1.ReportBlocksRequest
+	24, // 34: kvoracle.v1.RouteService.ReportLoad:input_type -> kvoracle.v1.ReportLoadRequest
+	25, // 35: kvoracle.v1.RouteService.ReportProgress:input_type -> kvoracle.v1.ReportProgressRequest
+	26, // 36: kvoracle.v1.RouteService.RecordProgress:input_type -> kvoracle.v1.RecordProgressRequest
+	8,  // 37: kvoracle.v1.RouteService.Route:output_type -> kvoracle.v1.RouteResponse
+	14, // 38: kvoracle.v1.RouteService.RouteStream:output_type -> kvoracle.v1.RouteStreamResponse
+	27, // 39: kvoracle.v1.RouteService.ReportBlocks:output_type -> kvoracle.v1.ReportBlocksResponse
+	28, // 40: kvoracle.v1.RouteService.ReportLoad:output_type -> kvoracle.v1.ReportLoadResponse
+	29, // 41: kvoracle.v1.RouteService.ReportProgress:output_type -> kvoracle.v1.ReportProgressResponse
+	30, // 42: kvoracle.v1.RouteService.RecordProgress:output_type -> kvoracle.v1.RecordProgressResponse
+	37, // [37:43] is the sub-list for method output_type
+	31, // [31:37] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_kvoracle_v1_route_proto_init() }
