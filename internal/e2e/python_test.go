@@ -19,6 +19,17 @@ func TestPythonClient(t *testing.T) {
 	if python == "" {
 		t.Fatalf("%s is not set: run this test by `make e2e`", pythonEnv)
 	}
+	stubs := makeStubs(t, python)
+	addr := startServer(t)
+
+	script := exec.CommandContext(t.Context(), python, filepath.Join("testdata", "route.py"), addr)
+	script.Env = append(os.Environ(), "PYTHONPATH="+stubs, "PYTHONDONTWRITEBYTECODE=1")
+	t.Logf("%s", run(t, script))
+}
+
+// makeStubs has Python's own generator make stubs from proto/.
+func makeStubs(t *testing.T, python string) string {
+	t.Helper()
 	stubs := t.TempDir()
 	protoDir := filepath.Join("..", "..", "proto")
 	files, err := filepath.Glob(filepath.Join(protoDir, "kvoracle", "v1", "*.proto"))
@@ -27,10 +38,5 @@ func TestPythonClient(t *testing.T) {
 	}
 	args := []string{"-m", "grpc_tools.protoc", "-I", protoDir, "--python_out", stubs, "--grpc_python_out", stubs}
 	run(t, exec.CommandContext(t.Context(), python, append(args, files...)...))
-
-	addr := startServer(t)
-
-	script := exec.CommandContext(t.Context(), python, filepath.Join("testdata", "route.py"), addr)
-	script.Env = append(os.Environ(), "PYTHONPATH="+stubs, "PYTHONDONTWRITEBYTECODE=1")
-	t.Logf("%s", run(t, script))
+	return stubs
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ func startServer(t *testing.T) string {
 // served is a running server.
 type served struct {
 	grpc, http string // its addresses; http is empty unless asked for
+	stop       func() // ends it before the test does
 }
 
 // programs is where what was built lies, for the life of this process; TestMain removes it.
@@ -82,7 +84,7 @@ func start(t *testing.T, args ...string) *served {
 		exit = cmd.Wait()
 		close(exited)
 	}()
-	t.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Errorf("server could not be told to stop: %v", err)
 		}
@@ -99,10 +101,11 @@ func start(t *testing.T, args ...string) *served {
 			t.Logf("server's stderr:\n%s", &stderr)
 		}
 	})
+	t.Cleanup(stop)
 
 	select {
 	case lines := <-stdout.found:
-		s := &served{grpc: lines[0]}
+		s := &served{grpc: lines[0], stop: stop}
 		if wantHTTP {
 			s.http = lines[1]
 		}

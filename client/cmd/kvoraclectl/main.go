@@ -35,6 +35,7 @@ type cli struct {
 	Bench   benchCmd   `cmd:"" help:"Measure a deployment: calls at a fixed rate, and the percentiles of what they take."`
 	Demo    demoCmd    `cmd:"" help:"Route a real trace on a simulated fleet, live, and compare policies."`
 	Record  recordCmd  `cmd:"" help:"Write a log of live requests for a replay: lengths, times and scrambled block hashes, no tokens."`
+	Bridge  bridgeCmd  `cmd:"" help:"Speak for engines: their KV events and load, reported to the oracle."`
 	Replay  replayCmd  `cmd:"" help:"Serve your own request log with every policy in virtual time, and plot the difference."`
 }
 
@@ -48,11 +49,14 @@ type env struct {
 }
 
 // dial connects lazily: the first call finds out whether anybody is there.
-func (e *env) dial() (*grpc.ClientConn, error) {
+func (e *env) dial() (*grpc.ClientConn, error) { return e.dialTo(e.cli.Server) }
+
+// dialTo is dial for a server that is named elsewhere.
+func (e *env) dialTo(server string) (*grpc.ClientConn, error) {
 	if e.conn != nil {
 		return e.conn, nil
 	}
-	conn, err := grpc.NewClient(e.cli.Server, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return nil, err

@@ -75,7 +75,6 @@ func ParseSGLangServerInfo(body []byte) (Facts, error) {
 		ModelPath       string   `json:"model_path"`
 		PageSize        *float64 `json:"page_size"`
 		DPSize          *float64 `json:"dp_size"`
-		MaxTokens       *float64 `json:"max_total_num_tokens"`
 		MaxRunning      *float64 `json:"max_running_requests"`
 		Events          *struct {
 			Host      string   `json:"endpoint_host"`
@@ -102,9 +101,6 @@ func ParseSGLangServerInfo(body []byte) (Facts, error) {
 	setFact(&f.BlockSize, whole(doc.PageSize))
 	setFact(&f.Ranks, whole(doc.DPSize))
 	setFact(&f.MaxRunning, whole(doc.MaxRunning))
-	if n := whole(doc.MaxTokens); n > 0 && f.BlockSize > 0 {
-		f.TotalBlocks = n / f.BlockSize
-	}
 	if f.BlockSize > 0 || len(f.Models) > 0 {
 		f.Engine = SGLang
 	}

@@ -57,7 +57,7 @@ func TestServerInfo(t *testing.T) {
 			  "block_size":64,"dp_size":2}}`,
 			Facts{
 				Source: "/server_info", Engine: SGLang, Models: []string{"qwen", "/models/qwen"}, BlockSize: 64, Ranks: 2,
-				MaxRunning: 48, TotalBlocks: 1600, Events: "tcp://*:5557", Topic: "kv",
+				MaxRunning: 48, Events: "tcp://*:5557", Topic: "kv",
 			},
 		},
 		"sglang without events": {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/kvoracle/kvoracle/internal/engine/kvevents"
 )
 
 // Source is one engine's documents.
@@ -15,7 +17,7 @@ type Source struct {
 	// API is where its other documents are ("http://host:8000"); empty: nowhere.
 	API string
 	// Engine is the family, Unknown to find out.
-	Engine Engine
+	Engine kvevents.Engine
 	// Timeout bounds each call; 0: 2 s.
 	Timeout time.Duration
 }
@@ -67,20 +69,20 @@ type info struct {
 }
 
 // infos are the documents about the engine as such, by family.
-func (s *Source) infos(engine Engine) []info {
+func (s *Source) infos(engine kvevents.Engine) []info {
 	switch engine {
 	case VLLM:
 		return []info{{"/server_info?config_format=json", ParseVLLMServerInfo}}
 	case SGLang:
 		return []info{{"/server_info", ParseSGLangServerInfo}, {"/get_server_info", ParseSGLangServerInfo}}
-	case Unknown, TRTLLM, numEngines:
+	case Unknown, TRTLLM, kvevents.EngineMooncake:
 	}
 	return nil
 }
 
 // Load reads how busy the engine is, by the best document it serves: SGLang's load document, which alone tells the tokens
 // that wait, else the metrics.
-func (s *Source) Load(ctx context.Context, engine Engine) (Reading, error) {
+func (s *Source) Load(ctx context.Context, engine kvevents.Engine) (Reading, error) {
 	if engine == SGLang && s.API != "" {
 		for _, path := range []string{"/v1/loads?include=core", "/get_load"} {
 			r, err := document(ctx, s, path, ParseSGLangLoads)

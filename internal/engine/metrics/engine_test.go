@@ -126,17 +126,3 @@ func TestBase(t *testing.T) {
 		}
 	}
 }
-
-func TestEngineNames(t *testing.T) {
-	for e := Unknown; e < numEngines; e++ {
-		if got, ok := ParseEngine(e.String()); !ok || got != e {
-			t.Errorf("%v is read as %v, %v", e, got, ok)
-		}
-	}
-	if _, ok := ParseEngine(""); !ok {
-		t.Error("no name is auto")
-	}
-	if e, ok := ParseEngine("llama.cpp"); ok {
-		t.Errorf("llama.cpp is %v", e)
-	}
-}

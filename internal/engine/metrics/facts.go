@@ -1,9 +1,12 @@
 package metrics
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/kvoracle/kvoracle/internal/engine/kvevents"
 )
 
 // Facts is what an engine is. A zero field was not said.
@@ -11,7 +14,7 @@ type Facts struct {
 	// Source says where the facts were read, for error texts.
 	Source string
 	// Engine is the family.
-	Engine Engine
+	Engine kvevents.Engine
 	// Models are the names under which the base model is served, the first being the one its metrics carry. A flag has one.
 	Models []string
 	// BlockSize is tokens per KV block.
@@ -26,6 +29,10 @@ type Facts struct {
 	Events string
 	// Topic is what the events' first frame holds.
 	Topic string
+
+	// Started is when the serving process began, Unix seconds; 0: not said. It identifies the process and is compared with
+	// nothing else; under some set-ups it is the API server's and not the engine's.
+	Started float64
 
 	sources map[string]string // where each field was read, once merged
 }
@@ -54,6 +61,7 @@ func Merge(a, b Facts) (Facts, error) {
 	out.Ranks = merge(&m, "ranks", a.Ranks, b.Ranks)
 	out.Events = merge(&m, "events", a.Events, b.Events)
 	out.Topic = merge(&m, "topic", a.Topic, b.Topic)
+	out.Started = cmp.Or(a.Started, b.Started)
 	out.Models = m.models()
 	if m.err != nil {
 		return Facts{}, m.err
@@ -63,7 +71,11 @@ func Merge(a, b Facts) (Facts, error) {
 }
 
 type merger struct {
-	a, b    *Facts
+	a, b *Facts
+	// Started is when the serving process began, Unix seconds; 0: not said. It identifies the process and is compared with
+	// nothing else; under some set-ups it is the API server's and not the engine's.
+	Started float64
+
 	sources map[string]string
 	err     error
 }

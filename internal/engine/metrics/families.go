@@ -45,7 +45,7 @@ func known() []family {
 
 		{"process_start_time_seconds", Unknown, func(r *Reading, s series) {
 			if s.value > 0 && s.value < maxCount {
-				r.Started = s.value
+				r.Facts.Started = s.value
 			}
 		}},
 	}

@@ -1,33 +1,18 @@
 package metrics
 
-import "math"
+import (
+	"math"
 
-// Engine is a family of engines.
-type Engine uint8
-
-// Engines.
-const (
-	Unknown Engine = iota // not found out
-	VLLM
-	SGLang
-	TRTLLM // trtllm-serve, or Triton with the TensorRT-LLM backend
-	numEngines
+	"github.com/kvoracle/kvoracle/internal/engine/kvevents"
 )
 
-// String is the name that flags use.
-func (e Engine) String() string {
-	return [numEngines]string{"auto", "vllm", "sglang", "trtllm"}[min(e, numEngines-1)]
-}
-
-// ParseEngine reads a flag's value. ok is false for a name it does not know; "" and "auto" are Unknown.
-func ParseEngine(name string) (e Engine, ok bool) {
-	for e := Unknown; e < numEngines; e++ {
-		if e.String() == name {
-			return e, true
-		}
-	}
-	return Unknown, name == ""
-}
+// The engines, which kvevents names.
+const (
+	Unknown = kvevents.EngineUnknown // not found out
+	VLLM    = kvevents.EngineVLLM
+	SGLang  = kvevents.EngineSGLang
+	TRTLLM  = kvevents.EngineTRTLLM // trtllm-serve, or Triton with the TensorRT-LLM backend
+)
 
 const (
 	// MaxRank is the highest data-parallel rank that is believed.
@@ -85,9 +70,6 @@ type Reading struct {
 	Ranks map[int]Sample
 	// Odd counts values that cannot be and were left out.
 	Odd int
-	// Started is when the serving process began, Unix seconds; 0: not said. A hint only: under some set-ups it is the
-	// API server's and not the engine's.
-	Started float64
 }
 
 // change edits the sample of a rank.

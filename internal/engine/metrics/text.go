@@ -10,13 +10,15 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/kvoracle/kvoracle/internal/engine/kvevents"
 )
 
 // family is one metric that is read here. Names of older releases have entries of their own, later in the list: the first
 // that says something wins.
 type family struct {
 	name   string
-	engine Engine
+	engine kvevents.Engine
 	read   func(r *Reading, s series)
 }
 

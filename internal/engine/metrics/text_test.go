@@ -30,10 +30,13 @@ func TestText(t *testing.T) {
 		"vllm-0.9.txt": {
 			Facts: Facts{
 				Source: source, Engine: VLLM, Models: []string{"meta-llama/Llama-3.1-8B-Instruct"},
-				BlockSize: 16, TotalBlocks: 27000,
+				BlockSize: 16, TotalBlocks: 27000, Started: 1749410223.45,
 			},
-			Ranks:   map[int]Sample{0: {Running: new(7), Waiting: new(3), Usage: new(0.25)}},
-			Started: 1749410223.45,
+			Ranks: map[int]Sample{0: {Running: new(7), Waiting: new(3), Usage: new(0.25)}},
+		},
+		"vllm-0.32.txt": { // as served by a real one
+			Facts: Facts{Source: source, Engine: VLLM, Models: []string{"tiny"}, BlockSize: 32, TotalBlocks: 32, Started: 1795992195.75},
+			Ranks: map[int]Sample{0: {Running: new(0), Waiting: new(0), Usage: new(0.0)}},
 		},
 		"vllm-dp.txt": {
 			Facts: Facts{Source: source, Engine: VLLM, Models: []string{"llama"}, BlockSize: 32, TotalBlocks: 1000},

@@ -1,0 +1,369 @@
+package enginetest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/engine/zmtp"
+)
+
+// Model is what an engine serves and how large it is.
+type Model struct {
+	Name      string
+	BlockSize int
+	Blocks    int // to be used, of each rank
+}
+
+// Config is an engine.
+type Config struct {
+	Model
+
+	Ranks   int    // 0: 1
+	Ring    int    // batches kept for replay; 0: no replay socket
+	AsMaps  bool   // the newer layout
+	Connect string // publish by connecting there, rank r to port + r, instead of waiting for subscribers
+	Silent  bool   // serve no metrics: nothing tells one life from another but its events
+}
+
+// Engine is one. Make it with New, and Close it.
+type Engine struct {
+	cfg  Config
+	web  string // address of the documents, once known
+	subs []string
+	reps []string
+
+	life  uint64
+	ranks []*rank
+	http  *http.Server
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
+	since time.Time
+}
+
+// rank is one rank in one life.
+type rank struct {
+	cache  *cache
+	pub    *zmtp.Socket
+	router *zmtp.Socket // nil: no replay
+	number int
+
+	pending bool // a reset that no step has told yet
+	silent  int  // batches to be lost
+
+	mu   sync.Mutex
+	next uint64
+	ring []message
+	most int
+}
+
+type message struct {
+	sequence uint64
+	payload  []byte
+}
+
+// New starts an engine.
+func New(cfg Config) (*Engine, error) {
+	cfg.Ranks = max(cfg.Ranks, 1)
+	e := &Engine{cfg: cfg, web: "127.0.0.1:0", subs: make([]string, cfg.Ranks), reps: make([]string, cfg.Ranks)}
+	base := 0
+	if cfg.Ranks > 1 { // ports count up with ranks
+		var err error
+		if base, err = row(2 * cfg.Ranks); err != nil {
+			return nil, err
+		}
+	}
+	for i := range cfg.Ranks {
+		e.subs[i], e.reps[i] = at(base, i), at(base, cfg.Ranks+i)
+	}
+	if err := e.Start(); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func at(base, i int) string {
+	if base > 0 {
+		base += i
+	}
+	return fmt.Sprintf("tcp://127.0.0.1:%d", base)
+}
+
+// row finds n free ports beside each other.
+func row(n int) (base int, err error) {
+	var lc net.ListenConfig
+	for range 100 {
+		var all []net.Listener
+		for i := range n {
+			port := 0
+			if i > 0 {
+				port = base + i
+			}
+			lis, err := lc.Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			if err != nil {
+				break
+			}
+			if all = append(all, lis); i == 0 {
+				base = lis.Addr().(*net.TCPAddr).Port
+			}
+		}
+		for _, lis := range all {
+			_ = lis.Close()
+		}
+		if len(all) == n {
+			return base, nil
+		}
+	}
+	return 0, errors.New("enginetest: no free ports beside each other")
+}
+
+// Start begins the engine's next life, at the addresses of the former one. before, if given, is what it does before
+// anybody can hear it.
+func (e *Engine) Start(before ...func(*Engine)) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	e.stop = cancel
+	e.life++
+	e.since = time.Now()
+	e.ranks = nil
+	for i := range e.cfg.Ranks {
+		e.ranks = append(e.ranks, &rank{cache: newCache(e.cfg.Model, e.life<<8|uint64(i)), number: i, most: e.cfg.Ring})
+	}
+	for _, f := range before {
+		f(e)
+	}
+	for i, r := range e.ranks {
+		if err := e.open(ctx, i, r); err != nil {
+			e.Crash()
+			return err
+		}
+	}
+	if err := e.serve(ctx); err != nil {
+		e.Crash()
+		return err
+	}
+	return nil
+}
+
+// open makes a rank's sockets.
+func (e *Engine) open(ctx context.Context, i int, r *rank) (err error) {
+	if e.cfg.Connect != "" {
+		host, port, err := net.SplitHostPort(e.cfg.Connect[len("tcp://"):])
+		if err != nil {
+			return err
+		}
+		var n int
+		if _, err := fmt.Sscan(port, &n); err != nil {
+			return err
+		}
+		at := "tcp://" + net.JoinHostPort(host, fmt.Sprint(n+i))
+		if r.pub, err = zmtp.Dial(ctx, zmtp.Config{Type: zmtp.PUB, Endpoint: at, ReconnectMax: 100 * time.Millisecond}); err != nil {
+			return err
+		}
+	} else {
+		if r.pub, err = listen(ctx, zmtp.Config{Type: zmtp.PUB, Endpoint: e.subs[i], SendMessages: 100_000}); err != nil {
+			return err
+		}
+		e.subs[i] = r.pub.Endpoint()
+	}
+	if r.most == 0 {
+		return nil
+	}
+	if r.router, err = listen(ctx, zmtp.Config{Type: zmtp.ROUTER, Endpoint: e.reps[i], SendMessages: 100_000}); err != nil {
+		return err
+	}
+	e.reps[i] = r.router.Endpoint()
+	e.tasks.Go(func() { r.repeat(ctx) })
+	return nil
+}
+
+// listen waits for a port that a former life has not given back yet.
+func listen(ctx context.Context, cfg zmtp.Config) (*zmtp.Socket, error) {
+	var s *zmtp.Socket
+	err := again(ctx, func() (err error) {
+		s, err = zmtp.Listen(ctx, cfg)
+		return err
+	})
+	return s, err
+}
+
+func again(ctx context.Context, try func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	pause := time.NewTicker(10 * time.Millisecond)
+	defer pause.Stop()
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// repeat answers replay requests.
+func (r *rank) repeat(ctx context.Context) {
+	for {
+		d, err := r.router.Recv(ctx)
+		if err != nil {
+			return
+		}
+		m := d.Message
+		if d.Event != nil || len(m) != 3 || len(m[2]) != 8 {
+			continue
+		}
+		from := binary.BigEndian.Uint64(m[2])
+		r.mu.Lock()
+		ring := r.ring
+		r.mu.Unlock()
+		for _, x := range ring {
+			if x.sequence >= from {
+				_ = r.router.Send(ctx, [][]byte{m[0], {}, []byte("kv"), binary.BigEndian.AppendUint64(nil, x.sequence), x.payload})
+			}
+		}
+		_ = r.router.Send(ctx, [][]byte{m[0], {}, {}, binary.BigEndian.AppendUint64(nil, ^uint64(0)), {}})
+	}
+}
+
+// Serve is one step of a rank: it computes prompts, at the same time, and publishes what changed. It returns how many
+// tokens of each were taken from the cache.
+func (e *Engine) Serve(rank int, v Variant, prompts ...[]uint32) (cached []int) {
+	r := e.ranks[rank]
+	cached, events := r.cache.serve(v, prompts...)
+	if r.pending {
+		events = append([]event{{cleared: true}}, events...)
+		r.pending = false
+	}
+	if len(events) > 0 {
+		r.publish(payload(events, e.cfg.BlockSize, rank, e.cfg.AsMaps, time.Now()))
+	}
+	return cached
+}
+
+// Reset empties a rank's cache. Its next step says so.
+func (e *Engine) Reset(rank int) {
+	e.ranks[rank].cache.reset()
+	e.ranks[rank].pending = true
+}
+
+// Publish publishes a payload as it is.
+func (e *Engine) Publish(rank int, payload []byte) { e.ranks[rank].publish(payload) }
+
+// Lose makes the next n batches of a rank go to nobody, though they count and are kept for replay.
+func (e *Engine) Lose(rank, n int) { e.ranks[rank].silent = n }
+
+func (r *rank) publish(payload []byte) {
+	r.mu.Lock()
+	sequence := r.next
+	r.next++
+	if r.most > 0 {
+		r.ring = append(r.ring, message{sequence, payload})
+		if len(r.ring) > r.most {
+			r.ring = append([]message(nil), r.ring[len(r.ring)-r.most:]...)
+		}
+	}
+	r.mu.Unlock()
+	if r.silent > 0 {
+		r.silent--
+		return
+	}
+	if r.pub != nil {
+		_ = r.pub.Send(context.Background(), [][]byte{[]byte("kv"), binary.BigEndian.AppendUint64(nil, sequence), payload})
+	}
+}
+
+// Published is how many batches a rank has published in this life.
+func (e *Engine) Published(rank int) uint64 {
+	r := e.ranks[rank]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.next
+}
+
+// Held is what a rank holds, by the oracle's ids, with the copies of each.
+func (e *Engine) Held(rank int) map[block.ID]int { return e.ranks[rank].cache.held() }
+
+// WaitSubscribers waits until each rank has one.
+func (e *Engine) WaitSubscribers(ctx context.Context) error {
+	for _, r := range e.ranks {
+		if err := r.pub.WaitPeers(ctx, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Events and Replay are where rank 0 publishes and repeats; Web is where the documents are.
+func (e *Engine) Events() string { return e.subs[0] }
+
+// Replay is where rank 0 repeats.
+func (e *Engine) Replay() string { return e.reps[0] }
+
+// Web is the address of the documents.
+func (e *Engine) Web() string { return "http://" + e.web }
+
+// Crash ends the life at once.
+func (e *Engine) Crash() {
+	e.stop()
+	for _, r := range e.ranks {
+		if r.pub != nil {
+			r.pub.Close()
+		}
+		if r.router != nil {
+			r.router.Close()
+		}
+	}
+	if e.http != nil {
+		_ = e.http.Close()
+	}
+	e.tasks.Wait()
+}
+
+// Close ends the engine.
+func (e *Engine) Close() { e.Crash() }
+
+// serve answers for the documents.
+func (e *Engine) serve(ctx context.Context) error {
+	var lis net.Listener
+	var lc net.ListenConfig
+	err := again(ctx, func() (err error) {
+		lis, err = lc.Listen(ctx, "tcp", e.web)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	e.web = lis.Addr().String()
+	mux := http.NewServeMux()
+	cfg, since, life := e.cfg, e.since, e.life
+	if !cfg.Silent {
+		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprintf(w, "process_start_time_seconds %.2f\n", float64(since.UnixMilli())/1e3+float64(life)/100)
+			for i := range cfg.Ranks {
+				_, _ = fmt.Fprintf(w, "vllm:num_requests_running{engine=\"%d\",model_name=%q} %d\n", i, cfg.Name, i+1)
+				_, _ = fmt.Fprintf(w, "vllm:num_requests_waiting{engine=\"%d\",model_name=%q} 0\n", i, cfg.Name)
+				_, _ = fmt.Fprintf(w, "vllm:cache_config_info{block_size=\"%d\",engine=\"%d\",num_gpu_blocks=\"%d\"} 1\n", cfg.BlockSize, i, cfg.Blocks+1)
+			}
+		})
+	}
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"data":[{"id":%q,"owned_by":"vllm"}]}`, cfg.Name)
+	})
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	e.http = srv
+	e.tasks.Go(func() {
+		if err := srv.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
+			_ = lis.Close()
+		}
+	})
+	return nil
+}
