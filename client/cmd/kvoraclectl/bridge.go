@@ -12,7 +12,7 @@ import (
 
 // bridgeCmd speaks for engines that know nothing of kvoracle. Flags are for one engine; a file takes any number.
 type bridgeCmd struct {
-	File string `help:"YAML file with any number of engines, instead of the flags about one; docs/bridge.md has its keys." type:"existingfile" placeholder:"FILE"`
+	File string `help:"YAML file with any number of engines, instead of the flags about one; deploy/bridge.yaml shows its keys." type:"existingfile" placeholder:"FILE"`
 
 	Worker     string            `name:"worker-id" help:"Name of the worker." placeholder:"NAME"`
 	Address    string            `help:"Where gateways reach the engine." placeholder:"HOST:PORT"`
