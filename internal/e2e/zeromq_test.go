@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,9 +79,7 @@ func (p *libzmq) do(op string, f fields) (answer struct {
 ) {
 	p.t.Helper()
 	command := fields{"op": op}
-	for k, v := range f {
-		command[k] = v
-	}
+	maps.Copy(command, f)
 	if err := p.in.Encode(command); err != nil {
 		p.t.Fatalf("%s: %v", op, err)
 	}
@@ -97,9 +96,7 @@ func (p *libzmq) do(op string, f fields) (answer struct {
 func (p *libzmq) open(name, kind string, f fields) string {
 	p.t.Helper()
 	all := fields{"name": name, "type": kind}
-	for k, v := range f {
-		all[k] = v
-	}
+	maps.Copy(all, f)
 	return p.do("open", all).Endpoint
 }
 

@@ -1,5 +1,7 @@
 package oracle
 
+import "slices"
+
 import "github.com/kvoracle/kvoracle/internal/block"
 
 // Which blocks are somewhere in the tree is asked for each one that is reported gone, and by nobody else. So the ids of a
@@ -10,12 +12,7 @@ func (t *guessTree) mayHave(ids []block.ID) bool {
 	for len(t.unnamed) > 0 {
 		t.name(t.unnamed[len(t.unnamed)-1])
 	}
-	for _, id := range ids {
-		if t.names.has(id) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ids, t.names.has)
 }
 
 // unname notes that a run's ids are not in names.

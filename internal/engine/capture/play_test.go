@@ -189,7 +189,7 @@ func TestTakeTellsOfCuts(t *testing.T) {
 		if err := engine.WaitPeers(within(t), 1); err != nil {
 			t.Fatal(err)
 		}
-		if err := engine.Send(t.Context(), [][]byte{[]byte(fmt.Sprint(life))}); err != nil {
+		if err := engine.Send(t.Context(), [][]byte{fmt.Append(nil, life)}); err != nil {
 			t.Fatal(err)
 		}
 		for n := (Totals{}); n.Messages <= uint64(life); n = <-seen {
@@ -229,7 +229,7 @@ func batches(t *testing.T, seqs ...uint64) []byte {
 	t.Helper()
 	var records []Record
 	for i, n := range seqs {
-		records = append(records, Record{At: time.Duration(i) * time.Millisecond, Frames: [][]byte{[]byte("kv"), number8(n), []byte(fmt.Sprint(n))}})
+		records = append(records, Record{At: time.Duration(i) * time.Millisecond, Frames: [][]byte{[]byte("kv"), number8(n), fmt.Append(nil, n)}})
 	}
 	return record(t, []Source{{"tcp://engine:5557", 0}}, records)
 }
@@ -260,7 +260,7 @@ func TestPlayedReplays(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, n := range want {
-				m := [][]byte{{}, []byte("kv"), number8(n), []byte(fmt.Sprint(n))}
+				m := [][]byte{{}, []byte("kv"), number8(n), fmt.Append(nil, n)}
 				if old {
 					m = append(m[:1], m[2:]...)
 				}

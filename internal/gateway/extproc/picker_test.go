@@ -395,11 +395,12 @@ func TestTurnsStayTogether(t *testing.T) {
 	r := start(t, 4, nil)
 	first := map[int]string{}
 	say := func(talk, turns int) string {
-		s := `{"model":"m","messages":[{"role":"system","content":"` + strings.Repeat(strconv.Itoa(talk)+" is my number. ", 400) + `"}`
+		var s strings.Builder
+		s.WriteString(`{"model":"m","messages":[{"role":"system","content":"` + strings.Repeat(strconv.Itoa(talk)+" is my number. ", 400) + `"}`)
 		for i := range turns {
-			s += `,{"role":"user","content":"question ` + strconv.Itoa(i) + `"}`
+			s.WriteString(`,{"role":"user","content":"question ` + strconv.Itoa(i) + `"}`)
 		}
-		return s + `]}`
+		return s.String() + `]}`
 	}
 	for turn := 1; turn <= 3; turn++ {
 		var open []*call

@@ -214,12 +214,13 @@ func (w *writer) enum(e *protogen.Enum) object {
 	name := string(e.Desc.FullName())
 	if _, ok := w.schemas[name]; !ok {
 		var values []any
-		about := prose(e.Comments)
+		var about strings.Builder
+		about.WriteString(prose(e.Comments))
 		for _, v := range e.Values {
 			values = append(values, string(v.Desc.Name()))
-			about += fmt.Sprintf("\n\n%s: %s", v.Desc.Name(), prose(v.Comments))
+			about.WriteString(fmt.Sprintf("\n\n%s: %s", v.Desc.Name(), prose(v.Comments)))
 		}
-		w.schemas[name] = object{"type": "string", "enum": values, "description": about}
+		w.schemas[name] = object{"type": "string", "enum": values, "description": about.String()}
 	}
 	return ref(name)
 }
