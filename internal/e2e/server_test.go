@@ -40,14 +40,12 @@ var programs string
 
 // TestMain makes a place for programs.
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		var err error
-		if programs, err = os.MkdirTemp("", "kvoracle-e2e-"); err != nil {
-			panic(err)
-		}
-		defer os.RemoveAll(programs) //nolint:errcheck // a temporary folder
-		return m.Run()
-	}())
+	var err error
+	if programs, err = os.MkdirTemp("", "kvoracle-e2e-"); err != nil {
+		panic(err)
+	}
+	m.Run()
+	_ = os.RemoveAll(programs) // a temporary folder
 }
 
 // build builds a program of this tree, once for all tests, and returns where it is.
