@@ -24,9 +24,25 @@ type Config struct {
 	OpsListen string
 	// HTTPListen is the "host:port" of the HTTP/JSON door, see docs/http.md. Empty: none.
 	HTTPListen string
-	// Insecure allows addresses that other machines can reach. There is no TLS yet, so without it only loopback
-	// addresses are accepted.
+	// Insecure allows addresses that other machines can reach without TLS, or without knowing who calls. Otherwise such
+	// addresses want TLSCert and AccessFile.
 	Insecure bool
+
+	// TLSCert and TLSKey are PEM files with the server's certificate (and its chain) and key, for all ports. They are read
+	// again every 2 s; a bad pair is logged and counted, and the former stays. Empty: no TLS.
+	TLSCert, TLSKey string
+	// TLSClientCA is a PEM file with the authorities of clients' certificates, read again like TLSCert. Empty: clients
+	// show none.
+	TLSClientCA string
+	// TLSClientAuth says what is asked of clients where TLSClientCA is given: "require" a certificate, or "optional", for
+	// fleets in which some have tokens instead. The operator's port never requires one. Empty: "require".
+	TLSClientAuth string
+	// TLS12 accepts TLS 1.2 beside 1.3.
+	TLS12 bool
+	// AccessFile says who may call what, by bearer token or client certificate; package internal/access has the format, and
+	// docs/security.md the roles. It is read again every 2 s, and holds for connections that are there already. With it
+	// every call but a health check wants an identity. Empty: whoever can connect may call everything.
+	AccessFile string
 
 	// Policy decides; one of policy.Names. Empty: "least_time".
 	Policy string
@@ -47,6 +63,21 @@ type Config struct {
 	MaxConcurrentStreams int
 	// MaxHeaderBytes is the size of a call's metadata, as HTTP/2 counts it. 0: 16 KiB.
 	MaxHeaderBytes int
+
+	// MaxConnections is how many connections may be open. 0: 16,384. Further ones are closed at once.
+	MaxConnections int
+	// MaxNewConnections is how many connections may be open that have made no call yet (of those, where credentials are
+	// wanted, that had them). 0: 1,024. Beyond it the oldest of the host that has most is closed.
+	MaxNewConnections int
+	// MaxStreams is how many long streams one identity may have open; one host, where nobody has to say who it is. 0: 8,192.
+	// A worker has two for each rank, and each takes some 20 KiB.
+	MaxStreams int
+	// MaxRate is how many calls a second one identity (or host) may make, with a burst of one second's. Questions of a
+	// RouteStream count too, messages of reports do not. 0: any number.
+	MaxRate int
+	// FirstMessageTimeout is how long the message of a call, or the first one of a stream, may take to arrive. RouteStream
+	// may wait as long as it likes. 0: 10 s.
+	FirstMessageTimeout time.Duration
 
 	// QueueTarget is how long Route calls may wait for a processor before some are refused with RESOURCE_EXHAUSTED, so
 	// that the others are answered in time. 0: 5 ms. Negative: none are ever refused.
@@ -150,6 +181,11 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.SessionHeader, "x-session-id")
 	setDefault(&c.MaxConcurrentStreams, 10_000)
 	setDefault(&c.MaxHeaderBytes, 16<<10)
+	setDefault(&c.TLSClientAuth, clientAuthRequire)
+	setDefault(&c.MaxConnections, 16_384)
+	setDefault(&c.MaxNewConnections, 1024)
+	setDefault(&c.MaxStreams, 8192)
+	setDefault(&c.FirstMessageTimeout, 10*time.Second)
 	setDefault(&c.QueueTarget, 5*time.Millisecond)
 	setDefault(&c.KeepaliveTime, 30*time.Second)
 	setDefault(&c.KeepaliveTimeout, 10*time.Second)

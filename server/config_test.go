@@ -16,7 +16,8 @@ func TestDefaultsRun(t *testing.T) {
 		for _, f := range reflect.VisibleFields(filled.Type()) {
 			switch f.Name {
 			case "OpsListen", "HTTPListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret", "ShadowPolicy",
-				"ModelNames":
+				"ModelNames",
+				"TLSCert", "TLSKey", "TLSClientCA", "TLS12", "AccessFile", "MaxRate":
 				continue // zero means none or off
 			}
 			if filled.FieldByIndex(f.Index).IsZero() {
@@ -47,6 +48,12 @@ func TestContradictionsAreNamed(t *testing.T) {
 		{"not loopback", func(c *Config) { c.Listen = "0.0.0.0:7070" }, []string{"Listen", "0.0.0.0:7070", "Insecure", "TLS"}},
 		{"all interfaces", func(c *Config) { c.Listen = ":7070" }, []string{"Listen", "Insecure"}},
 		{"a host name", func(c *Config) { c.OpsListen = "oracle.example:7071" }, []string{"OpsListen", "Insecure"}},
+		{"TLS and nobody known", func(c *Config) { c.Listen, c.TLSCert, c.TLSKey = ":7070", "c", "k" }, []string{"Listen", "AccessFile"}},
+		{"credentials in plain", func(c *Config) { c.OpsListen, c.AccessFile = ":7071", "f" }, []string{"OpsListen", "TLSCert"}},
+		{"no key", func(c *Config) { c.TLSCert = "c" }, []string{"TLSCert", "TLSKey"}},
+		{"clients' authorities", func(c *Config) { c.TLSClientCA = "c" }, []string{"TLSClientCA", "TLSCert"}},
+		{"client auth", func(c *Config) { c.TLSClientAuth = "maybe" }, []string{"TLSClientAuth", "maybe", "optional"}},
+		{"new connections", func(c *Config) { c.MaxNewConnections = 1 << 20 }, []string{"MaxNewConnections", "MaxConnections"}},
 		{"no port", func(c *Config) { c.Listen = "127.0.0.1" }, []string{"Listen", "host:port"}},
 		{"the same port", func(c *Config) { c.OpsListen = c.Listen }, []string{"Listen", "OpsListen"}},
 		{"HTTP not loopback", func(c *Config) { c.HTTPListen = "0.0.0.0:7072" }, []string{"HTTPListen", "Insecure"}},

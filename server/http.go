@@ -44,7 +44,7 @@ func (s *Server) newHTTP() *http.Server {
 func (s *Server) serveHTTP() error {
 	door := s.newHTTP()
 	ended := make(chan error, 1)
-	go func() { ended <- door.Serve(s.web) }()
+	go func() { ended <- door.Serve(s.secure(s.web, s.cfg.clientAuth(false), "h2", "http/1.1")) }()
 	select {
 	case err := <-ended:
 		return err

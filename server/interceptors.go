@@ -37,10 +37,12 @@ type AuthFunc func(ctx context.Context, fullMethod string) (context.Context, err
 //	watch         counts and logs what comes out, whoever made it: so around everything else
 //	controlSpans  the caller's trace; before auth so that a hook may start spans of its own
 //	logging       a line for each call
-//	auth          refuses before any handler runs
+//	audit         a line for each action of an operator, refused ones too
+//	guard         refuses whom the access file does not let in; most were refused by the tap
+//	auth          the embedder's hook refuses before any handler runs
 //	recovery      innermost: nothing outside the handler should ever see a panic
 //
-// and every other stream through watch, auth, endForeign (which ends streams of other services when the server is going)
+// and every other stream through watch, audit, guard, auth, endForeign (which ends streams of other services when the server is going)
 // and recovery. Every other unary call, Route among them, has the same in one function, lean, for a chain costs closures.
 func (s *Server) interceptors() (grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
 	rescue := recovery.WithRecoveryHandlerContext(s.recovered)
@@ -55,8 +57,9 @@ func (s *Server) interceptors() (grpc.UnaryServerInterceptor, []grpc.StreamServe
 		stream = append(stream, spans.stream)
 	}
 	control := selector.MatchFunc(func(_ context.Context, c interceptors.CallMeta) bool { return isControl(c.FullMethod()) })
-	unary = append(unary, logging.UnaryServerInterceptor(logTo(s.log), events...))
-	stream = append(stream, selector.StreamServerInterceptor(logging.StreamServerInterceptor(logTo(s.log), events...), control))
+	unary = append(unary, logging.UnaryServerInterceptor(logTo(s.log), events...), s.audit.unary, s.guard.unary)
+	stream = append(stream, selector.StreamServerInterceptor(logging.StreamServerInterceptor(logTo(s.log), events...), control),
+		s.audit.stream, s.guard.stream)
 	if s.auth != nil {
 		guarded := selector.MatchFunc(func(_ context.Context, c interceptors.CallMeta) bool { return !isHealth(c.FullMethod()) })
 		unary = append(unary, auth.UnaryServerInterceptor(ask(s.auth)))
@@ -86,17 +89,22 @@ func chained(all []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	}
 }
 
-// lean is watch, the caller's trace, auth and recovery of a unary call.
+// lean is watch, the caller's trace, guard, auth and recovery of a unary call.
 func (s *Server) lean(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	start := time.Now()
-	resp, err := s.guarded(ctx, req, info, handler)
+	resp, err := s.admitted(ctx, req, info, handler)
 	s.watch.done(ctx, info.FullMethod, err, time.Since(start))
 	return resp, err
 }
 
-func (s *Server) guarded(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *Server) admitted(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if s.parents != nil && info.FullMethod == kvoraclev1.RouteService_Route_FullMethodName {
 		ctx = s.parents.of(ctx)
+	}
+	v := visitOf(ctx)
+	v.isHere()
+	if err := s.guard.entered(v, info.FullMethod); err != nil {
+		return nil, err
 	}
 	if s.auth != nil && !isHealth(info.FullMethod) {
 		var err error

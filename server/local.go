@@ -42,9 +42,13 @@ func (l *local) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	}
 }
 
-// Admit sheds as gRPC's tap does. The handler of a door runs already, so what a call waits for a processor is seen by
+// Admit lets in and sheds as gRPC's tap does. The handler of a door runs already, so what a call waits for a processor is seen by
 // going to the end of the queue: of the one call in sixteen that is timed.
 func (l *local) Admit(ctx context.Context, method string) (context.Context, error) {
+	ctx, err := l.s.guard.arriveLocally(ctx, method)
+	if err != nil {
+		return ctx, err
+	}
 	in, err := l.s.shedder.tap(ctx, &tap.Info{FullMethodName: method})
 	if err == nil && in != ctx {
 		runtime.Gosched()

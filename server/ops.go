@@ -6,31 +6,40 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"github.com/kvoracle/kvoracle/internal/access"
 )
 
 // page is one path of the operator's server.
 type page struct {
 	path, help string
 	handler    http.Handler
+	roles      access.Role // who may see it on Config.OpsListen
 }
 
 // pages lists what the operator's server shows, in the order of its index.
 func (s *Server) pages() []page {
+	const readers = access.Monitor | access.Operator
 	return []page{
-		{"/metrics", "metrics as Prometheus text, or OpenMetrics for those who ask", s.tel.Metrics()},
-		{"/healthz", "200 while the process works", s.healthPage(healthLiveness)},
-		{"/readyz", "200 when traffic should come here, else 503 with what is missing", s.healthPage(healthReadiness)},
-		{"/debug/pprof/", "profiles, for go tool pprof", profileIndex()},
+		{"/metrics", "metrics as Prometheus text, or OpenMetrics for those who ask", s.tel.Metrics(), readers},
+		{"/healthz", "200 while the process works", s.healthPage(healthLiveness), access.Nobody},
+		{"/readyz", "200 when traffic should come here, else 503 with what is missing", s.healthPage(healthReadiness), access.Nobody},
+		{"/debug/pprof/", "profiles, for go tool pprof", profileIndex(), access.Operator},
 	}
 }
 
 // OpsHandler is the operator's HTTP server as a handler, for programs that serve it on a port of their own. It asks for
 // no credentials.
 func (s *Server) OpsHandler() http.Handler {
+	return s.opsHandler(func(_ access.Role, h http.Handler) http.Handler { return h })
+}
+
+// opsHandler is the same with something before each page that knows who may see it.
+func (s *Server) opsHandler(before func(access.Role, http.Handler) http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	pages := s.pages()
 	for _, p := range pages {
-		mux.Handle("GET "+p.path, p.handler)
+		mux.Handle("GET "+p.path, before(p.roles, p.handler))
 	}
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		plain(w, http.StatusOK)
@@ -64,7 +73,7 @@ func plain(w http.ResponseWriter, code int) {
 // newOps makes the operator's HTTP server. Every timeout is set: it is the port that strangers find first.
 func (s *Server) newOps() *http.Server {
 	return &http.Server{
-		Handler:           s.OpsHandler(),
+		Handler:           s.opsHandler(s.guard.page),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      longestProfile + 10*time.Second,

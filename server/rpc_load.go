@@ -23,6 +23,9 @@ func (r *routeService) ReportLoad(stream kvoraclev1.RouteService_ReportLoadServe
 	if err != nil {
 		return toStatus(err)
 	}
+	if err := r.s.guard.mayReport(stream.Context(), worker); err != nil {
+		return err
+	}
 	session, err := r.s.oracle.OpenLoad(worker, rank, incarnation)
 	if err != nil {
 		return toStatus(err)

@@ -105,11 +105,17 @@ func (r *routeService) giveBack(a *oracle.Answer) {
 func (r *routeService) decide(ctx context.Context, q *transport.Question) (*oracle.Answer, error) {
 	ctx, span := r.s.tel.StartDecision(ctx)
 	req, err := q.Request(r.s.limits)
+	if err == nil && q.Explain() {
+		err = r.s.guard.mayExplain(ctx)
+	}
 	var a *oracle.Answer
 	if err == nil {
 		a, err = r.s.oracle.Route(ctx, req, time.Now())
 	}
 	r.s.tel.EndDecision(span, a, err)
+	if q.Explain() {
+		r.s.audit.explained(ctx, a, err)
+	}
 	return a, err
 }
 
@@ -190,7 +196,7 @@ func (x *exchange) answer(ctx context.Context, at time.Time) error {
 	var err error
 	if limit := q.Timeout(); limit > 0 && time.Since(at) > limit {
 		err = oracle.Fault(oracle.Expired, oracle.ReasonDeadline, "timeout_ms", "", "the question waited too long")
-	} else {
+	} else if err = s.guard.mayAskMore(ctx, at); err == nil {
 		a, err = x.r.decide(ctx, q)
 	}
 	switch {

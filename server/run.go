@@ -54,6 +54,7 @@ func (s *Server) serve(ctx context.Context) error {
 		g.Go(s.serveHTTP)
 	}
 	g.Go(func() error { s.janitor(over); return nil })
+	g.Go(func() error { s.reloader(over); return nil })
 	g.Go(func() error {
 		<-ctx.Done()
 		defer close(over)
@@ -74,7 +75,7 @@ func (s *Server) serve(ctx context.Context) error {
 
 // serveCalls serves gRPC until the drain stops it, which may have happened before it came to start.
 func (s *Server) serveCalls() error {
-	if err := s.grpc.Serve(s.lis); !errors.Is(err, grpc.ErrServerStopped) {
+	if err := s.grpc.Serve(newGuests(s.lis, &s.cfg, s.tel.Closed)); !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
 	return nil
@@ -91,7 +92,7 @@ func address(lis net.Listener) string {
 func (s *Server) serveOps(over <-chan struct{}) error {
 	ops := s.newOps()
 	ended := make(chan error, 1)
-	go func() { ended <- ops.Serve(s.ops) }()
+	go func() { ended <- ops.Serve(s.secure(s.ops, s.cfg.clientAuth(true), "http/1.1")) }()
 	select {
 	case err := <-ended:
 		return err

@@ -16,12 +16,15 @@ import (
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/tap"
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/kvoracle/kvoracle/internal/access"
+	"github.com/kvoracle/kvoracle/internal/certs"
 	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
@@ -57,6 +60,10 @@ type Server struct {
 	parents   *parents         // nil when nothing is traced
 	picker    *extproc.Service // for Envoy
 	shedder   *shedder
+	guard     *guard
+	audit     *auditor
+	certs     *certs.Source // nil: no TLS
+	access    *access.File  // nil: nobody has to say who they are
 	sheds     atomic.Uint64 // calls refused by it and not logged yet
 
 	mu            sync.Mutex
@@ -138,6 +145,11 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 	}
 	s.picker = s.newExtProc()
 	s.shedder = newShedder(cfg.QueueTarget, s.shed)
+	s.guard = newGuard(&cfg, func(ctx context.Context, rpc string, err error) { s.watch.failed(ctx, rpc, err, 0) })
+	s.audit = newAuditor(o.log, s.guard)
+	if err := s.openFiles(); err != nil {
+		return nil, errors.Join(err, tel.Shutdown(context.Background()))
+	}
 	s.grpc = s.newGRPC(o.services)
 	if s.door, err = s.newDoor(); err != nil {
 		return nil, errors.Join(err, tel.Shutdown(context.Background()))
@@ -155,8 +167,9 @@ func (s *Server) newGRPC(services []service) *grpc.Server {
 		grpc.UnaryInterceptor(unary),
 		grpc.ChainStreamInterceptor(stream...),
 		experimental.BufferPool(pool),
-		grpc.InTapHandle(s.shedder.tap),
+		grpc.InTapHandle(s.tap),
 		grpc.ForceServerCodecV2(codec),
+		grpc.Creds(s.credentials()),
 		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(uint32(c.MaxConcurrentStreams)),
 		// What a peer may have on its way to a call that does not read. gRPC would estimate it, with a ping for every
@@ -189,5 +202,15 @@ func (s *Server) newGRPC(services []service) *grpc.Server {
 	for _, own := range services {
 		g.RegisterService(own.desc, own.impl)
 	}
+	s.guard.learn(g)
 	return g
+}
+
+// tap is gRPC's look at each new call, in the goroutine that reads its connection.
+func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	ctx, isPatient, err := s.guard.arrive(ctx, info)
+	if err != nil || isPatient {
+		return ctx, err
+	}
+	return s.shedder.tap(ctx, info)
 }

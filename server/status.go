@@ -39,6 +39,10 @@ func codeOf(k oracle.Kind) codes.Code {
 		return codes.Aborted
 	case oracle.Expired:
 		return codes.DeadlineExceeded
+	case oracle.Unauthenticated:
+		return codes.Unauthenticated
+	case oracle.Denied:
+		return codes.PermissionDenied
 	case oracle.Internal:
 		return codes.Internal
 	default:
@@ -108,7 +112,8 @@ func describe(e *oracle.Error) *status.Status {
 		}})
 	case oracle.Exhausted:
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
-	case oracle.Internal, oracle.Unserved, oracle.NotFound, oracle.Unavailable, oracle.Aborted, oracle.Expired:
+	case oracle.Internal, oracle.Unserved, oracle.NotFound, oracle.Unavailable, oracle.Aborted, oracle.Expired,
+		oracle.Unauthenticated, oracle.Denied:
 	}
 	st := status.New(codeOf(e.Kind), e.Error())
 	if full, err := st.WithDetails(details...); err == nil {

@@ -46,6 +46,8 @@ func TestEachKindHasItsCode(t *testing.T) {
 		oracle.Exhausted:          codes.ResourceExhausted,
 		oracle.Aborted:            codes.Aborted,
 		oracle.Expired:            codes.DeadlineExceeded,
+		oracle.Unauthenticated:    codes.Unauthenticated,
+		oracle.Denied:             codes.PermissionDenied,
 		oracle.Internal:           codes.Internal,
 	}
 	used := make(map[codes.Code]oracle.Kind)

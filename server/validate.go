@@ -26,6 +26,7 @@ func (c Config) Validate() error {
 	c = c.withDefaults()
 	var f faults
 	f.addresses(&c)
+	f.security(&c)
 	f.counts(&c)
 	f.durations(&c)
 	if !slices.Contains(policy.Names(), c.Policy) {
@@ -53,8 +54,8 @@ func (f *faults) addresses(c *Config) {
 		}
 		if _, port, err := net.SplitHostPort(a.address); err != nil || port == "" {
 			f.add("%s: got %q, want host:port", a.field, a.address)
-		} else if !c.Insecure && !isLoopback(a.address) {
-			f.add("%s: got %q, which other machines can reach, and there is no TLS yet: want a loopback address, or Insecure",
+		} else if !c.Insecure && !isLoopback(a.address) && (c.TLSCert == "" || c.AccessFile == "") {
+			f.add("%s: got %q, which other machines can reach: want TLSCert and AccessFile, or a loopback address, or Insecure",
 				a.field, a.address)
 		}
 	}
@@ -66,6 +67,27 @@ func (f *faults) addresses(c *Config) {
 		if two.a == two.b && two.a != "" && !strings.HasSuffix(two.a, ":0") {
 			f.add("%s: both are %q, want two ports", two.both, two.a)
 		}
+	}
+}
+
+// What TLSClientAuth may be.
+const (
+	clientAuthRequire  = "require"
+	clientAuthOptional = "optional"
+)
+
+func (f *faults) security(c *Config) {
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		f.add("TLSCert and TLSKey: got one of the two files, want both or none")
+	}
+	if c.TLSClientCA != "" && c.TLSCert == "" {
+		f.add("TLSClientCA and TLSCert: clients show certificates only over TLS, which wants a certificate of the server")
+	}
+	if c.TLSClientAuth != clientAuthRequire && c.TLSClientAuth != clientAuthOptional {
+		f.add("TLSClientAuth: got %q, want %s or %s", c.TLSClientAuth, clientAuthRequire, clientAuthOptional)
+	}
+	if c.MaxNewConnections > c.MaxConnections {
+		f.add("MaxNewConnections and MaxConnections: %d new ones are more than the %d of all", c.MaxNewConnections, c.MaxConnections)
 	}
 }
 
@@ -93,6 +115,10 @@ func (f *faults) counts(c *Config) {
 		{"MaxMessageBytes", c.MaxMessageBytes, 1<<31 - 1},
 		{"MaxConcurrentStreams", c.MaxConcurrentStreams, 1<<31 - 1},
 		{"MaxHeaderBytes", c.MaxHeaderBytes, 16 << 20},
+		{"MaxConnections", c.MaxConnections, 1 << 20},
+		{"MaxNewConnections", c.MaxNewConnections, 1 << 20},
+		{"MaxStreams", c.MaxStreams, 1 << 30},
+		{"MaxRate", c.MaxRate, 1 << 30},
 		{"MaxWorkers", c.MaxWorkers, 1 << 20},
 		{"MaxBlocks", c.MaxBlocks, 1<<31 - 1},
 		{"MaxEngineHashes", c.MaxEngineHashes, 1<<31 - 1},
@@ -122,6 +148,7 @@ func (f *faults) durations(c *Config) {
 		least time.Duration
 	}{
 		{"KeepaliveTime", c.KeepaliveTime, time.Second},
+		{"FirstMessageTimeout", c.FirstMessageTimeout, 0},
 		{"KeepaliveTimeout", c.KeepaliveTimeout, 0},
 		{"KeepaliveMinTime", c.KeepaliveMinTime, 0},
 		{"MaxConnectionAge", c.MaxConnectionAge, 0},

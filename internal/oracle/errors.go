@@ -16,11 +16,13 @@ const (
 	Exhausted                      // a limit was hit; try again later
 	Aborted                        // somebody else took this over
 	Expired                        // the caller's time ran out
+	Unauthenticated                // nobody knows who is calling
+	Denied                         // the caller is known and may not do this
 )
 
 // Kinds lists all kinds, for tables that must be complete.
 func Kinds() []Kind {
-	return []Kind{Internal, InvalidArgument, Unserved, NotFound, FailedPrecondition, Unavailable, Exhausted, Aborted, Expired}
+	return []Kind{Internal, InvalidArgument, Unserved, NotFound, FailedPrecondition, Unavailable, Exhausted, Aborted, Expired, Unauthenticated, Denied}
 }
 
 // Reason is the stable word of an error: UPPER_SNAKE, sent as google.rpc.ErrorInfo.reason and used as a metric label.
@@ -53,6 +55,13 @@ const (
 	ReasonDraining           Reason = "DRAINING"
 	ReasonGatewaysFull       Reason = "GATEWAYS_FULL"
 	ReasonOverloaded         Reason = "OVERLOADED"
+	ReasonCredentialsMissing Reason = "CREDENTIALS_MISSING"
+	ReasonCredentialsUnknown Reason = "CREDENTIALS_UNKNOWN"
+	ReasonRoleMissing        Reason = "ROLE_MISSING"
+	ReasonNotYourWorker      Reason = "NOT_YOUR_WORKER"
+	ReasonRateExceeded       Reason = "RATE_EXCEEDED"
+	ReasonStreamsExceeded    Reason = "STREAMS_EXCEEDED"
+	ReasonFirstMessageLate   Reason = "FIRST_MESSAGE_LATE"
 )
 
 // Error is every error this module sends to a caller. It carries no prompt contents.

@@ -20,6 +20,7 @@ type instruments struct {
 	progress, cachedTokens, released, workerEvents                 metric.Int64Counter
 	decisionDuration, matchedShare, firstToken, firstTokenDistance metric.Float64Histogram
 	cachedDistance                                                 metric.Int64Histogram
+	closed, reloads                                                metric.Int64Counter
 }
 
 // builder makes instruments by name from the table's rows and remembers what went wrong.
@@ -111,6 +112,8 @@ func newInstruments(b *builder) instruments {
 		picked:             b.counter(mPicked),
 		prompted:           b.counter(mPrompted),
 		unobserved:         b.counter(mUnobserved),
+		closed:             b.counter(mClosed),
+		reloads:            b.counter(mReloads),
 		shadows:            b.counter(mShadow),
 		shadowCost:         b.histogram(mShadowCost),
 		blockChanges:       b.counter(mBlockChanges),

@@ -43,6 +43,8 @@ const (
 	mMatchedShare     = "kvoracle.matched.share"
 	mRefused          = "kvoracle.requests.refused"
 	mPanics           = "kvoracle.panics"
+	mClosed           = "kvoracle.connections.closed"
+	mReloads          = "kvoracle.reloads"
 
 	mPicked     = "kvoracle.extproc.requests"
 	mPrompted   = "kvoracle.extproc.prompts"
@@ -113,6 +115,7 @@ const (
 	kConfidence = "confidence"
 	kModel      = "model"
 	kFresh      = "fresh"
+	kFile       = "file"
 )
 
 // Instruments lists every metric of the service. docs/operations.md is checked against it.
@@ -131,6 +134,8 @@ func Instruments() []Instrument {
 		{mMatchedShare, Histogram, "1", "Share of a booked prompt that the chosen target reported to hold.", nil, share},
 		{mRefused, Counter, "{request}", "Calls and stream messages answered with an error, by the reason in ErrorInfo, or by the status code where there is none.", []string{kRPC, kReason}, nil},
 		{mPanics, Counter, "{panic}", "Handlers that panicked: each is a bug.", []string{kRPC}, nil},
+		{mClosed, Counter, "{connection}", "Connections closed because there were too many: full (all together), or idle (the oldest of those that had made no call).", []string{kReason}, nil},
+		{mReloads, Counter, "{reload}", "Files that had changed: the certificate with its authorities, or the access file; applied, or refused, when the former stays in force.", []string{kFile, kOutcome}, nil},
 
 		{mPicked, Counter, "{request}", "HTTP requests that Envoy asked about, by what it was told: decided; in_turn (no prompt to look at); unparsed, unknown_model, late or failed (they went on without a choice); no_endpoint (503), shed (429), too_large (413); abandoned (gone before there was an answer).", []string{kOutcome}, nil},
 		{mPrompted, Counter, "{prompt}", "Prompts decided for Envoy, by what they were known by: token ids in the body, a tokenizer, or their text.", []string{kSource}, nil},

@@ -25,9 +25,10 @@ type observer struct {
 	progress  *sets[progressKey]
 	refused   *sets[refusedKey]
 	resyncs   *sets[oracle.ResyncReason]
+	reloads   *sets[reloadKey]
 	refusals  *sets[string]
 
-	change, outcome, direction, source, cause, event, rpc *sets[string]
+	change, outcome, direction, source, cause, event, rpc, closed *sets[string]
 }
 
 var _ oracle.Observer = (*observer)(nil)
@@ -80,6 +81,10 @@ func newObserver(in instruments) *observer {
 			return []attribute.KeyValue{attribute.String(kRPC, method(k.rpc)), attribute.String(kReason, k.reason)}
 		}),
 		refusals: word(kReason),
+		closed:   word(kReason),
+		reloads: newSets(func(k reloadKey) []attribute.KeyValue {
+			return []attribute.KeyValue{attribute.String(kFile, k.file), attribute.String(kOutcome, k.outcome)}
+		}),
 		resyncs: newSets(func(r oracle.ResyncReason) []attribute.KeyValue {
 			return []attribute.KeyValue{attribute.String(kReason, r.String())}
 		}),

@@ -55,6 +55,9 @@ func everything(tel *telemetry.Telemetry) {
 	tel.Picked("decided")
 	tel.Prompted("text")
 	tel.Unobserved()
+	tel.Closed("full")
+	tel.Reloaded("access", true)
+	tel.Reloaded("certificate", false)
 }
 
 func TestEachReportIsCountedOnce(t *testing.T) {
@@ -106,6 +109,9 @@ func TestEachReportIsCountedOnce(t *testing.T) {
 		"kvoracle.extproc.prompts{source=text}":                                                          {1, 0},
 		"kvoracle.extproc.unobserved":                                                                    {1, 0},
 		"kvoracle.panics{rpc=kvoracle.v1.RouteService/Route}":                                            {1, 0},
+		"kvoracle.connections.closed{reason=full}":                                                       {1, 0},
+		"kvoracle.reloads{file=access,outcome=applied}":                                                  {1, 0},
+		"kvoracle.reloads{file=certificate,outcome=refused}":                                             {1, 0},
 		"kvoracle.requests.refused{reason=MODEL_UNKNOWN,rpc=kvoracle.v1.RouteService/Route}":             {1, 0},
 	}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(point{})); d != "" {

@@ -115,6 +115,6 @@ func describeError(span trace.Span, err error) {
 	switch kind {
 	case oracle.Internal, oracle.Unavailable, oracle.Exhausted, oracle.Expired, oracle.Unserved:
 		span.SetStatus(codes.Error, string(reason))
-	case oracle.InvalidArgument, oracle.NotFound, oracle.FailedPrecondition, oracle.Aborted:
+	case oracle.InvalidArgument, oracle.NotFound, oracle.FailedPrecondition, oracle.Aborted, oracle.Unauthenticated, oracle.Denied:
 	}
 }
