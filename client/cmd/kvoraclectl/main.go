@@ -14,15 +14,15 @@ import (
 
 	"github.com/alecthomas/kong"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 )
 
 // cli is every command and flag.
 type cli struct {
-	Config  kong.ConfigFlag `help:"YAML file with flags, each under its name; those of a command under the command's name." env:"KVORACLECTL_CONFIG" placeholder:"FILE"`
-	Server  string          `help:"Address of the oracle." default:"127.0.0.1:7070" env:"KVORACLE_SERVER" placeholder:"HOST:PORT"`
-	Timeout time.Duration   `help:"Longest wait for one answer." default:"5s" env:"KVORACLE_TIMEOUT"`
+	Config   kong.ConfigFlag `help:"YAML file with flags, each under its name; those of a command under the command's name." env:"KVORACLECTL_CONFIG" placeholder:"FILE"`
+	Server   string          `help:"Address of the oracle." default:"127.0.0.1:7070" env:"KVORACLE_SERVER" placeholder:"HOST:PORT"`
+	Security securityFlags   `embed:""`
+	Timeout  time.Duration   `help:"Longest wait for one answer." default:"5s" env:"KVORACLE_TIMEOUT"`
 
 	Route   routeCmd   `cmd:"" help:"Ask which worker should serve a prompt."`
 	Explain explainCmd `cmd:"" help:"Show why a recent decision was made, candidate by candidate."`
@@ -56,8 +56,11 @@ func (e *env) dialTo(server string) (*grpc.ClientConn, error) {
 	if e.conn != nil {
 		return e.conn, nil
 	}
-	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	opts, err := e.cli.Security.dialOptions(server)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient(server, append(opts, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))...)
 	if err != nil {
 		return nil, err
 	}
