@@ -345,8 +345,8 @@ func TestZeroMQReplay(t *testing.T) {
 	want(t, dealer, "|"+end+"|")
 
 	ask(0)
-	p.do("replay", fields{"name": "router", "first": 100, "last": 1099, "topic": "kv"})
-	for i := uint64(100); i <= 1099; i++ {
+	p.do("replay", fields{"name": "router", "first": 100, "last": 999, "topic": "kv"}) // libzmq's queue holds 1,000
+	for i := uint64(100); i <= 999; i++ {
 		want(t, dealer, "|kv|"+number(i)+"|batch "+fmt.Sprint(i))
 	}
 	want(t, dealer, "||"+end+"|")
