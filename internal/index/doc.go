@@ -43,6 +43,8 @@
 //	table         = { location(b) : b a block of some segment }
 //	entries       = held + ghosts <= MaxBlocks, over all ledgers, visible, aside or waiting for Reclaim; what a step of
 //	                Reclaim has paid for but not yet freed, less than one segment, is not counted
+//	parts        <= max(MaxBlocks/8, 4096), likewise, but for what a store under way or a parent that came late adds; so
+//	                bytes <= 40 x MaxBlocks and 4 MiB
 //	cover(part)   <= cover of the parent's part demands: a part shows no more than its parent's part showed before
 //
 // Reporters that give one id two parents (ids that are hashes of the way never do) make twins: one id at several

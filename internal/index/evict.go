@@ -27,8 +27,9 @@ import (
 
 const (
 	// giveShare is the share of a ledger that goes in one round at least, so that looking for the right blocks costs a
-	// little for each of them however large the ledger is: one 64th. Of a small one giveLeast blocks go, or an eighth if
-	// that is less, or each store into a full index of many small ledgers would look at all of them for each block.
+	// little for each of them however large the ledger is: one 64th. Of one that has as many blocks as that giveLeast go, or
+	// an eighth if that is less, or each store into a full index of many small ledgers would look at all of them for each
+	// block.
 	giveShare = 64
 	giveLeast = 32
 	// giveRounds bounds the rounds of one store, should others take what it makes room for.
@@ -158,14 +159,18 @@ func (l *Ledger) Has(id block.ID) bool {
 	return l.find(id).part != 0
 }
 
+// isBranchy reports whether there are as many parts as there may be.
+func (ix *Index) isBranchy() bool { return ix.parts.Load() >= ix.maxParts }
+
 // giver chooses who makes room for a ledger that wants it and has been granted some already, and how many entries it
-// should give at most in this round. It returns nil if nobody is there.
-func (ix *Index) giver(l *Ledger, granted, want int, isOrphan bool) (g *Ledger, n int) {
+// should give at most in this round. It returns nil if nobody is there. Where parts are what is short, it is who has most
+// of them.
+func (ix *Index) giver(l *Ledger, granted, want int, isOrphan, isBranchy bool) (g *Ledger, n int) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	if l.phase == aside {
 		if old := ix.visible[l.target]; old != nil && old.size.Load() > 0 {
-			return old, want
+			return old, max(want, 1)
 		}
 	}
 	if isOrphan {
@@ -174,7 +179,9 @@ func (ix *Index) giver(l *Ledger, granted, want int, isOrphan bool) (g *Ledger, 
 	most, next := int64(0), int64(0)
 	for _, o := range ix.living {
 		size := o.size.Load()
-		if o == l {
+		if isBranchy {
+			size = o.branches.Load()
+		} else if o == l {
 			size += int64(granted)
 		}
 		if g == nil || size > most || size == most && (o == l || g != l && o.serial < g.serial) {
@@ -189,8 +196,8 @@ func (ix *Index) giver(l *Ledger, granted, want int, isOrphan bool) (g *Ledger, 
 // makeRoom lets somebody give up some entries, at most as many as fairness asks for, and returns false if nobody can. The
 // caller holds the ledger's lock, which may be let go meanwhile: what it knows of the ledger may be out of date afterwards.
 // keep is a place whose block the new ones will follow.
-func (l *Ledger) makeRoom(q *query, granted, want int, keep place, isOrphan bool) bool {
-	g, n := l.ix.giver(l, granted, want, isOrphan)
+func (l *Ledger) makeRoom(q *query, granted, want int, keep place, isOrphan, isBranchy bool) bool {
+	g, n := l.ix.giver(l, granted, want, isOrphan, isBranchy)
 	if g == nil {
 		return false
 	}
@@ -212,7 +219,12 @@ func (l *Ledger) makeRoom(q *query, granted, want int, keep place, isOrphan bool
 }
 
 // share is how many entries a ledger gives in a round that asks for n.
-func (l *Ledger) share(n int) int { return max(n, l.entries/giveShare, min(l.entries/8, giveLeast)) }
+func (l *Ledger) share(n int) int {
+	if l.entries < giveShare {
+		return n
+	}
+	return max(n, l.entries/giveShare, min(l.entries/8, giveLeast))
+}
 
 // give drives out n blocks and returns how many entries that has freed. The caller holds the lock.
 func (l *Ledger) give(n int, keep place) int {

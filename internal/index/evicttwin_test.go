@@ -83,7 +83,10 @@ func (w *twin) makeRoom(l *twinLedger, p Parent, ids []block.ID, granted, want i
 // give drives out n blocks or a 64th of all, of few 32 or an eighth, one by one.
 func (l *twinLedger) give(n int, keep *block.ID) int {
 	before := len(known(l.parent))
-	goal := before - max(n, before/64, min(before/8, 32))
+	if before >= 64 {
+		n = max(n, before/64, min(before/8, 32))
+	}
+	goal := before - n
 	for len(known(l.parent)) > goal {
 		id, ok := l.victim(keep)
 		if !ok {

@@ -12,6 +12,8 @@ const (
 	defaultMaxBlocks  = 64 << 20
 	defaultMaxOrphans = 4096
 	mostBlocks        = 1 << 29 // what the positions of 32 bits are enough for
+	blocksForPart     = 8       // of MaxBlocks, for each part that there may be
+	leastParts        = 4096    // there may be so many in any case
 )
 
 // Config bounds an index. The zero value runs.
@@ -20,6 +22,9 @@ type Config struct {
 	// Reclaim has not reached. An entry is a block that one target holds, in whatever tiers, or a parent that was named
 	// but is not held. About 10 to 16 bytes each in long chains; see doc.go. Beyond it the largest ledgers give up
 	// blocks; see evict.go. 0: 64 Mi; at most 2^29.
+	//
+	// Where chains part ways all the time each piece of one costs about 160 bytes besides. Of those there are at most an
+	// eighth of MaxBlocks (or 4,096 if that is more), so that all together take no more than about 40 bytes times MaxBlocks.
 	MaxBlocks int
 	// MaxOrphans bounds, for each visible ledger, the blocks that were stored under a parent which was not there and
 	// still is not. 0: 4,096.
@@ -56,6 +61,8 @@ func (m *Match) Total() int {
 type Index struct {
 	maxOrphans int
 	budget     budget
+	parts      atomic.Int64 // in use in all ledgers, dropped ones that Reclaim has not reached included
+	maxParts   int64
 	epochs     epochs
 	pool       *sync.Pool   // *query
 	twins      atomic.Int64 // blocks at more than one place, which honest reporters do not have
@@ -86,6 +93,7 @@ func New(c Config) *Index {
 	c.MaxBlocks = min(c.MaxBlocks, mostBlocks)
 	ix := &Index{maxOrphans: c.OrphanLimit(), visible: make(map[fleet.TargetID]*Ledger)}
 	ix.budget.max = int64(c.MaxBlocks)
+	ix.maxParts = max(ix.budget.max/blocksForPart, leastParts)
 	ix.space.mem = new(memory)
 	runtime.AddCleanup(ix, (*memory).free, ix.space.mem)
 	ix.epochs.init()

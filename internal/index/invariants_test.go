@@ -219,5 +219,8 @@ func checkMemory(t *testing.T, ix *Index) (listed int) {
 			}
 		}
 	}
+	if int64(listed) != ix.parts.Load() {
+		t.Errorf("%d parts, want %d", ix.parts.Load(), listed)
+	}
 	return listed
 }

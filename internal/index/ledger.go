@@ -32,6 +32,7 @@ type Ledger struct {
 	livingAt  int    // place in ix.living
 
 	size      atomic.Int64  // entries, for others
+	branches  atomic.Int64  // parts in use
 	isPartial atomic.Bool   // lost is not empty
 	evictions atomic.Uint64 // see Evicted
 
@@ -58,6 +59,7 @@ type Ledger struct {
 // reset empties the ledger without a look at what was there.
 func (l *Ledger) reset() {
 	l.parts, l.free, l.dirty = nil, 0, nil
+	l.branches.Store(0)
 	l.spans = make(map[uint32][]span)
 	l.ghosts = make(map[block.ID]ghost)
 	l.strays = make(map[block.ID]int32)
@@ -205,6 +207,7 @@ func (l *Ledger) ClearAll() int {
 		}
 	}
 	l.ix.budget.give(l.entries)
+	l.ix.parts.Add(-l.branches.Load())
 	n := l.held
 	l.reset()
 	return n

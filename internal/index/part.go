@@ -68,6 +68,8 @@ type place struct {
 }
 
 func (l *Ledger) newPart(h handle) uint32 {
+	l.branches.Add(1)
+	l.ix.parts.Add(1)
 	i := l.free
 	if i != 0 {
 		l.free = l.parts[i].next
@@ -87,6 +89,8 @@ func (l *Ledger) newPart(h handle) uint32 {
 }
 
 func (l *Ledger) freePart(i uint32) {
+	l.branches.Add(-1)
+	l.ix.parts.Add(-1)
 	l.parts[i] = part{next: l.free}
 	l.free = i
 }

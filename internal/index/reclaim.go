@@ -124,6 +124,7 @@ func (ix *Index) dissolve(r *remains, n int) {
 			}
 			r.paid -= int(p.held)
 			ix.unlist(p.segment, r.key)
+			ix.parts.Add(-1)
 		}
 		r.parts = r.parts[:k]
 	}

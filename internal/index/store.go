@@ -70,16 +70,25 @@ func (l *Ledger) store(p Parent, ids []block.ID, tier fleet.Tier, isRestored boo
 				refused, ids, pl.costs = Capacity, l.forgo(ids, 0, tier), 0
 			}
 		}
-		if refused != None || pl.costs <= room {
+		isBranchy := pl.fresh > 0 && l.ix.isBranchy()
+		if refused != None || pl.costs <= room && !isBranchy {
 			break
 		}
 		// Only once: while readers come and go there may be garbage that cannot be had yet.
 		room += l.ix.room(q, pl.costs-room, round == 0)
-		if pl.costs <= room {
+		if isBranchy && l.ix.reclaim(1024) > 0 {
+			q.reader.enter(&l.ix.epochs) // as in room
+			continue
+		}
+		if pl.costs <= room && !isBranchy {
 			break
 		}
-		if round == giveRounds || !l.makeRoom(q, room, pl.costs-room, pl.keep(up), !isJoined) {
-			refused = l.check(pl, up, p, ids, room)
+		if round >= giveRounds || !l.makeRoom(q, room, pl.costs-room, pl.keep(up), !isJoined, isBranchy) {
+			most := room
+			if isBranchy {
+				most = 0
+			}
+			refused = l.check(pl, up, p, ids, most)
 			ids = l.forgo(ids, len(pl.held), tier)
 			break
 		}
