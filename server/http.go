@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/gateway/dynamo"
 	"github.com/kvoracle/kvoracle/internal/gateway/httpjson"
 )
 
@@ -14,11 +15,16 @@ import (
 // the same shedding, hooks and handlers as over gRPC; its headers are the call's metadata.
 func (s *Server) HTTPHandler() http.Handler { return s.door }
 
-// newDoor makes the HTTP/JSON door.
+// newDoor makes the HTTP/JSON door, with that for callers of Dynamo's selection service beside it.
 func (s *Server) newDoor() (http.Handler, error) {
 	// A number takes 4 bytes in a message and up to 11 as text, with its comma.
 	body := 3 * s.cfg.MaxMessageBytes
-	return httpjson.New(s.local, httpjson.Config{MaxBody: body, MaxHeld: max(4*body, 256<<20)})
+	door, err := httpjson.New(s.local, httpjson.Config{MaxBody: body, MaxHeld: max(4*body, 256<<20)})
+	if err != nil {
+		return nil, err
+	}
+	dynamo.Mount(door, s.local)
+	return door, nil
 }
 
 // newHTTP makes the server of the door: HTTP/1.1 and HTTP/2, without TLS by prior knowledge. Every timeout is set.

@@ -1,0 +1,250 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvoracle/kvoracle/internal/script"
+)
+
+// want makes a call that must end with a code, and reads its JSON.
+func (r *rig) want(code int, verb, path, body string) map[string]any {
+	r.t.Helper()
+	a := r.do(verb, path, body)
+	if a.code != code {
+		r.t.Fatalf("%s %s: %d, want %d: %s", verb, path, a.code, code, a.text)
+	}
+	var out map[string]any
+	if strings.HasPrefix(a.text, "{") {
+		if err := json.Unmarshal([]byte(a.text), &out); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// upDynamo starts a server with two workers that were registered as Dynamo's callers do.
+func upDynamo(t *testing.T) *rig {
+	t.Helper()
+	r := up(t, Config{HTTPListen: "127.0.0.1:0"})
+	if _, err := r.fleet.ListWorkers(t.Context(), nil); err != nil {
+		t.Fatal(err) // it serves
+	}
+	for id := 1; id <= 2; id++ {
+		got := r.want(http.StatusCreated, "POST", "/workers", fmt.Sprintf(`{"worker_id":%d,"model_name":"m","endpoint":"http://w%[1]d:8000",
+			"block_size":16,"data_parallel_size":1,"total_kv_blocks":1000,"kv_events_endpoints":{"0":"tcp://w%[1]d:5557"},"unknown":1}`, id))
+		if got["lifecycle"] != "schedulable" || got["worker_id"] != float64(id) {
+			t.Errorf("got %v", got)
+		}
+	}
+	return r
+}
+
+// TestDynamoFlow is the flow of Dynamo's documentation: select, reserve, prefill, output, end, by hashes and by tokens.
+func TestDynamoFlow(t *testing.T) {
+	r := upDynamo(t)
+	got := r.want(http.StatusOK, "POST", "/select", `{"selection_id":"s1","model_name":"m","routing_group":"default",
+		"block_hashes":[11,-12],"sequence_hashes":[21,22],"isl_tokens":40,"session_id":"x","allowed_worker_ids":[2]}`)
+	want := map[string]any{
+		"selection_id": "s1", "model_name": "m", "routing_group": "default", "worker_id": 2.0, "dp_rank": 0.0, "endpoint": "http://w2:8000",
+		"block_size": 16.0, "effective_prefill_tokens": 40.0,
+		"overlap": map[string]any{"longest_matched": 0.0, "gpu": 0.0, "dp": map[string]any{"0": 0.0}, "cpu": 0.0, "disk": 0.0},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if n := r.inFlight("2"); n != 0 {
+		t.Errorf("a selection booked %d requests", n)
+	}
+	reservation := r.want(http.StatusCreated, "POST", "/reservations", `{"selection_id":"s1","model_name":"m"}`)
+	wantReserved := map[string]any{
+		"selection_id": "s1", "model_name": "m", "routing_group": "default", "worker_id": 2.0, "dp_rank": 0.0, "endpoint": "http://w2:8000",
+	}
+	if diff := cmp.Diff(wantReserved, reservation); diff != "" {
+		t.Error(diff)
+	}
+	if n := r.inFlight("2"); n != 1 {
+		t.Errorf("a reservation booked %d requests", n)
+	}
+	if e := r.want(http.StatusNotFound, "POST", "/reservations", `{"selection_id":"s1","model_name":"m"}`); !strings.HasPrefix(fmt.Sprint(e["error"]), "no pending selection s1") {
+		t.Errorf("booked twice: %v", e)
+	}
+	if e := r.want(http.StatusConflict, "POST", "/select_and_reserve", `{"selection_id":"s1","model_name":"m","token_ids":[1]}`); e["error"] == "" {
+		t.Errorf("the same id twice: %v", e)
+	}
+	r.want(http.StatusOK, "POST", "/reservations/s1/prefill_complete", "")
+	r.want(http.StatusOK, "POST", "/reservations/s1/output_block", "")
+	r.want(http.StatusOK, "DELETE", "/reservations/s1", "")
+	r.want(http.StatusNotFound, "DELETE", "/reservations/s1", "") // freed already
+	r.want(http.StatusNotFound, "POST", "/reservations/s1/prefill_complete", "")
+	if n := r.inFlight("2"); n != 0 {
+		t.Errorf("%d requests in flight after the end", n)
+	}
+
+	got = r.want(http.StatusOK, "POST", "/select_and_reserve", `{"model_name":"m","token_ids":[1,2,3],"pinned_worker":{"worker_id":1,"dp_rank":0}}`)
+	id, _ := got["selection_id"].(string)
+	if id == "" || got["worker_id"] != 1.0 || got["isl_tokens"] != 3.0 || got["track_prefill_tokens"] != true {
+		t.Errorf("got %v", got)
+	}
+	r.want(http.StatusOK, "DELETE", "/reservations/"+id, "")
+	r.want(http.StatusCreated, "POST", "/reservations", `{"selection_id":"e1","model_name":"m","worker_id":2,"dp_rank":0,"token_ids":[1,2,3]}`)
+	if n := r.inFlight("2"); n != 1 {
+		t.Errorf("an explicit reservation booked %d requests", n)
+	}
+}
+
+func (r *rig) inFlight(name string) (n uint32) {
+	r.t.Helper()
+	a := r.do("GET", "/loads?model_name=m", "")
+	var loads []struct {
+		Loads []struct {
+			ID     int    `json:"worker_id"`
+			Active uint32 `json:"active_requests"`
+		} `json:"loads"`
+	}
+	if err := json.Unmarshal([]byte(a.text), &loads); err != nil || len(loads) != 1 {
+		r.t.Fatalf("%v in %s", err, a.text)
+	}
+	for _, l := range loads[0].Loads {
+		if fmt.Sprint(l.ID) == name {
+			return l.Active
+		}
+	}
+	r.t.Fatalf("no load of %s in %s", name, a.text)
+	return 0
+}
+
+// TestDynamoSeesWhatIsReported: a worker that reports under a name of its own has an id, and its cache counts.
+func TestDynamoSeesWhatIsReported(t *testing.T) {
+	r := upDynamo(t)
+	run := script.New(r.conn)
+	defer run.Close()
+	if _, err := run.Step(t.Context(), "RB w1 e1 s1 +[A]"); err != nil {
+		t.Fatal(err)
+	}
+	var all []map[string]any
+	a := r.do("GET", "/workers", "")
+	if err := json.Unmarshal([]byte(a.text), &all); err != nil || len(all) != 3 {
+		t.Fatalf("%v in %s", err, a.text)
+	}
+	for _, w := range all {
+		id, _ := w["worker_id"].(float64)
+		if w["model_name"] == "m" {
+			continue
+		}
+		if id < 1<<52 {
+			t.Errorf("a name is shown as %v", id)
+		}
+		got := r.want(http.StatusOK, "POST", "/select", fmt.Sprintf(`{"model_name":%q,"token_ids":[1,2,3],"allowed_worker_ids":[%d]}`, w["model_name"], uint64(id)))
+		if got["worker_id"] != id {
+			t.Errorf("allowed %v, selected %v", id, got["worker_id"])
+		}
+		r.want(http.StatusOK, "DELETE", fmt.Sprintf("/workers/%d", uint64(id)), "")
+	}
+}
+
+// TestDynamoRefusals: what is not served is named, in Dynamo's form of errors.
+func TestDynamoRefusals(t *testing.T) {
+	r := upDynamo(t)
+	for body, want := range map[string]string{
+		`{"model_name":"m"}`:                                                                          "block_hashes is required without token_ids",
+		`{"model_name":"m","block_hashes":[1]}`:                                                       "sequence_hashes is required without token_ids",
+		`{"model_name":"m","block_hashes":[1],"sequence_hashes":[1]}`:                                 "isl_tokens is required without token_ids",
+		`{"model_name":"m","block_hashes":[1],"sequence_hashes":[],"isl_tokens":16}`:                  "must match",
+		`{"model_name":"m","token_ids":[1],"router_config_override":{"x":1}}`:                         "router_config_override is not served",
+		`{"model_name":"m","token_ids":[1],"routing_constraints":{"required":["x"]}}`:                 "routing_constraints is not served",
+		`{"model_name":"m","block_hashes":[1],"sequence_hashes":[1],"isl_tokens":16,"lora_name":"l"}`: "send token_ids",
+		`{"model_name":"m","token_ids":[]}`:                                                           "want at least 1",
+		`{"model_name":`:                                                                              "JSON",
+	} {
+		if e := r.want(http.StatusBadRequest, "POST", "/select", body); !strings.Contains(fmt.Sprint(e["error"]), want) {
+			t.Errorf("%s: %v, want %q", body, e, want)
+		}
+	}
+	r.want(http.StatusServiceUnavailable, "POST", "/select", `{"model_name":"other","token_ids":[1]}`)
+	r.want(http.StatusServiceUnavailable, "POST", "/select", `{"model_name":"m","token_ids":[1],"allowed_worker_ids":[7]}`)
+	r.want(http.StatusBadRequest, "POST", "/workers", `{"worker_id":3,"endpoint":"x","block_size":16,"data_parallel_start_rank":4}`)
+	r.want(http.StatusOK, "GET", "/health", "")
+	if got := r.want(http.StatusOK, "GET", "/ready", ""); got["ready"] != true || got["schedulable_workers"] != 2.0 {
+		t.Errorf("got %v", got)
+	}
+	r.want(http.StatusOK, "DELETE", "/workers/1", "")
+	r.want(http.StatusOK, "DELETE", "/workers/2", "")
+	r.want(http.StatusNotFound, "DELETE", "/workers/2", "")
+	r.want(http.StatusServiceUnavailable, "GET", "/ready", "")
+}
+
+// TestDynamoAnswersAsDynamo plays calls whose answers were recorded from dynamo.select_service 1.6.1 (testdata/record.py):
+// the same statuses, and the same answers but for texts of errors and what the two know of load.
+func TestDynamoAnswersAsDynamo(t *testing.T) {
+	r := up(t, Config{HTTPListen: "127.0.0.1:0"})
+	if _, err := r.fleet.ListWorkers(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../internal/gateway/dynamo/testdata/select_service-1.6.1.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		var c struct {
+			Verb, Path string
+			Body       json.RawMessage
+			Status     int
+			Answer     any
+		}
+		if err := json.Unmarshal([]byte(line), &c); err != nil {
+			t.Fatal(err)
+		}
+		n++
+		body := string(c.Body)
+		if body == "null" {
+			body = ""
+		}
+		a := r.do(c.Verb, c.Path, body)
+		if a.code != c.Status {
+			t.Errorf("%d: %s %s %.80s: %d, Dynamo answers %d: %s", n, c.Verb, c.Path, body, a.code, c.Status, a.text)
+			continue
+		}
+		var got any
+		if err := json.Unmarshal([]byte(a.text), &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(alike(c.Answer), alike(got)); diff != "" {
+			t.Errorf("%d: %s %s (-Dynamo +kvoracle)\n%s", n, c.Verb, c.Path, diff)
+		}
+	}
+	if n < 30 {
+		t.Errorf("only %d calls were recorded", n)
+	}
+}
+
+// alike leaves out what may differ.
+func alike(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, member := range v {
+			switch name {
+			case "error", "not_schedulable_reasons":
+				v[name] = "some text"
+			case "potential_prefill_tokens": // an estimate of ours
+				v[name] = "a number"
+			case "potential_decode_blocks": // not known here, so not said
+				delete(v, name)
+			default:
+				v[name] = alike(member)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = alike(v[i])
+		}
+	}
+	return v
+}
