@@ -33,6 +33,7 @@ func startServer(t *testing.T) string {
 type served struct {
 	grpc, http string // its addresses; http is empty unless asked for
 	stop       func() // ends it before the test does
+	kill       func() // ends it as a crash does; it is gone on return
 }
 
 // programs is where what was built lies, for the life of this process; TestMain removes it.
@@ -82,7 +83,11 @@ func start(t *testing.T, args ...string) *served {
 		exit = cmd.Wait()
 		close(exited)
 	}()
+	isKilled := false
 	stop := sync.OnceFunc(func() {
+		if isKilled {
+			return
+		}
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Errorf("server could not be told to stop: %v", err)
 		}
@@ -103,7 +108,11 @@ func start(t *testing.T, args ...string) *served {
 
 	select {
 	case lines := <-stdout.found:
-		s := &served{grpc: lines[0], stop: stop}
+		s := &served{grpc: lines[0], stop: stop, kill: func() {
+			isKilled = true
+			_ = cmd.Process.Kill() // it may have ended by itself
+			<-exited
+		}}
 		if wantHTTP {
 			s.http = lines[1]
 		}

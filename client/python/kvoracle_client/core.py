@@ -1,0 +1,180 @@
+"""What both clients share: messages, the last known fleet, own bookings. No I/O. Guarded by a lock, held for moments."""
+
+import array
+import collections
+import dataclasses
+import sys
+import threading
+
+import grpc
+from kvoracle.v1 import common_pb2, fleet_pb2, progress_pb2, route_pb2
+
+ROUTE = "/kvoracle.v1.RouteService/Route"
+RECORD = "/kvoracle.v1.RouteService/RecordProgress"
+LIST = "/kvoracle.v1.FleetService/ListWorkers"
+MOST_EVENTS = 1024  # in one call
+MOST_QUEUED = 16384  # then the oldest are dropped: bookings end by their leases
+
+# Codes that are no answer. Every other one is about the request, and the caller's to see.
+_SILENT = {
+    grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED, grpc.StatusCode.NOT_FOUND,
+}
+
+
+@dataclasses.dataclass
+class Decision:
+    """Where to send a request. It ends with finished, failed or cancelled, exactly once."""
+
+    worker_id: str
+    dp_rank: int
+    address: str
+    decision_id: str = ""  # empty: the oracle knows nothing of it
+    matched_tokens: int = 0
+    fallback: str = ""  # why the client chose by itself; empty: the oracle chose
+    response: route_pb2.RouteResponse | None = None
+    ended: bool = False
+
+
+def packed(tokens):
+    """The little-endian uint32 array of token ids: memory that is one already is not converted."""
+    if isinstance(tokens, (bytes, bytearray)):
+        if len(tokens) % 4:
+            raise ValueError(f"{len(tokens)} bytes are no array of 4-byte tokens")
+        return tokens
+    try:
+        view = memoryview(tokens)
+    except TypeError:
+        view = memoryview(array.array("I", tokens))
+    if view.itemsize != 4 or view.format not in ("I", "i", "L", "l", "<I", "<i") or not view.contiguous:
+        view = memoryview(array.array("I", view.tolist()))
+    if sys.byteorder == "big":
+        swapped = array.array("I", view.tolist())
+        swapped.byteswap()
+        view = memoryview(swapped)
+    return view.cast("B")
+
+
+def _varint(n):
+    out = bytearray()
+    while n > 0x7F:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+def question(model, tokens, fields):
+    """The bytes of a RouteRequest; the array is copied once, into them."""
+    memory = packed(tokens)
+    head = route_pb2.RouteRequest(model=model, **fields).SerializeToString()
+    array_head = b"\x0a" + _varint(len(memory))  # TokenPrompt.token_ids, packed
+    return b"".join((head, b"\x1a", _varint(len(array_head) + len(memory)), array_head, memory))  # RouteRequest.tokens
+
+
+class Core:
+    """Fleet, bookings and what is still to be said."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._workers = []  # as last listed
+        self._booked = collections.Counter()  # by (worker, rank)
+        self._turn = 0
+        self._events = collections.deque(maxlen=MOST_QUEUED)
+        self.dropped = 0  # events that were not said
+        self.fallbacks = 0  # decisions of our own
+
+    def learn(self, workers):
+        # An empty list is that of an oracle which has just been started: what was known before is better.
+        with self._lock:
+            self._workers = list(workers) or self._workers
+
+    def decided(self, response):
+        t = response.target
+        m = response.matched
+        d = Decision(t.worker_id, t.dp_rank, t.address, response.decision_id,
+                     m.device + m.host + m.disk + m.shared, response=response)
+        with self._lock:
+            self._booked[t.worker_id, t.dp_rank] += 1
+        return d
+
+    def fallback(self, error, model, fields):
+        """A choice of our own, or the error where it is the oracle's word on the request."""
+        code = error.code()
+        if code not in _SILENT or b"NO_ELIGIBLE_WORKER" in _details(error):
+            raise error
+        denied, allowed = set(fields.get("denied_workers", ())), fields.get("allowed_workers")
+        with self._lock:
+            targets = [
+                (w.spec.worker_id, r.dp_rank, w.spec.address)
+                for w in self._workers
+                if w.spec.model == model and w.state == fleet_pb2.WORKER_STATE_READY
+                and w.spec.worker_id not in denied and (not allowed or w.spec.worker_id in allowed)
+                for r in (w.ranks or [fleet_pb2.RankStatus()])
+            ]
+            if not targets:
+                raise error
+            self._turn += 1
+            at = self._turn % len(targets)
+            targets = targets[at:] + targets[:at]  # equal ones take turns
+            worker, rank, address = min(targets, key=lambda t: self._booked[t[:2]])
+            self._booked[worker, rank] += 1
+            self.fallbacks += 1
+        return Decision(worker, rank, address, fallback=code.name)
+
+    def tell(self, decision, end=False, **step):
+        with self._lock:
+            if end and not decision.ended:
+                decision.ended = True
+                key = decision.worker_id, decision.dp_rank
+                self._booked[key] -= 1
+                if self._booked[key] <= 0:
+                    del self._booked[key]
+            if decision.decision_id:
+                self.dropped += len(self._events) == MOST_QUEUED
+                self._events.append(progress_pb2.ProgressEvent(decision_id=decision.decision_id, **step))
+
+    def take(self):
+        """The next events to be said, as a request; None if there are none."""
+        with self._lock:
+            events = [self._events.popleft() for _ in range(min(len(self._events), MOST_EVENTS))]
+        return progress_pb2.RecordProgressRequest(events=events) if events else None
+
+    def put_back(self, request):
+        """Events that could not be said. Each step only moves forward, so saying one twice does no harm."""
+        with self._lock:
+            for e in reversed(request.events):
+                if len(self._events) == MOST_QUEUED:
+                    self.dropped += 1
+                else:
+                    self._events.appendleft(e)
+
+
+def _details(error):
+    metadata = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
+    return b"".join(v for k, v in metadata or () if k == "grpc-status-details-bin")
+
+
+class Steps:
+    """What a gateway says of a request. None of these waits for the oracle."""
+
+    def dispatched(self, d, worker_id=None, dp_rank=0):
+        """It was sent; to another worker than the chosen one, if one is named."""
+        target = common_pb2.Target(worker_id=worker_id, dp_rank=dp_rank) if worker_id else None
+        self._tell(d, dispatched=progress_pb2.Dispatched(target=target))
+
+    def first_token(self, d, ttft_seconds=0.0):
+        self._tell(d, first_token=progress_pb2.FirstToken(ttft_seconds=ttft_seconds))
+
+    def generating(self, d, output_tokens):
+        """A sign of life, every some ten seconds: it renews the booking's lease."""
+        self._tell(d, generating=progress_pb2.Generating(output_tokens=output_tokens))
+
+    def finished(self, d, output_tokens=0, cached_tokens=None):
+        self._tell(d, end=True, finished=progress_pb2.Finished(output_tokens=output_tokens, cached_tokens=cached_tokens))
+
+    def failed(self, d, reason=""):
+        self._tell(d, end=True, failed=progress_pb2.Failed(reason=reason))
+
+    def cancelled(self, d):
+        self._tell(d, end=True, cancelled=progress_pb2.Cancelled())

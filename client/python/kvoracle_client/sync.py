@@ -1,0 +1,85 @@
+"""The client for threads."""
+
+import threading
+
+import grpc
+from kvoracle.v1 import fleet_pb2, progress_pb2, route_pb2
+
+from .core import LIST, RECORD, ROUTE, Core, Steps, question
+
+
+class Client(Steps):
+    """Asks an oracle. All methods may be called from any thread. Close it, or use it in a with statement.
+
+    target is "host:port" or a grpc.Channel; deadline is the time in seconds that the oracle has for an answer; the fleet is
+    listed every fleet_seconds, and progress is said by a thread of its own.
+    """
+
+    def __init__(self, target, deadline=0.02, fleet_seconds=5.0):
+        self._own = isinstance(target, str)
+        self._channel = grpc.insecure_channel(target) if self._own else target
+        self._deadline, self._every = deadline, fleet_seconds
+        self.core = Core()
+        self._route = self._channel.unary_unary(ROUTE, None, route_pb2.RouteResponse.FromString)
+        self._record = self._channel.unary_unary(
+            RECORD, progress_pb2.RecordProgressRequest.SerializeToString, progress_pb2.RecordProgressResponse.FromString)
+        self._list = self._channel.unary_unary(
+            LIST, fleet_pb2.ListWorkersRequest.SerializeToString, fleet_pb2.ListWorkersResponse.FromString)
+        self._wake, self._closing = threading.Event(), False
+        self.refresh(timeout=1.0)
+        self._thread = threading.Thread(target=self._run, name="kvoracle", daemon=True)
+        self._thread.start()
+
+    def route(self, model, tokens, **fields):
+        """A Decision for a prompt. fields are those of RouteRequest (request_id, session_id, denied_workers, ...)."""
+        try:
+            return self.core.decided(self._route(question(model, tokens, fields), timeout=self._deadline))
+        except grpc.RpcError as error:
+            return self.core.fallback(error, model, fields)
+
+    def refresh(self, timeout=1.0):
+        """Lists the fleet now. It says whether that worked."""
+        try:
+            self.core.learn(self._list(fleet_pb2.ListWorkersRequest(), timeout=timeout).workers)
+        except grpc.RpcError:
+            return False
+        return True
+
+    def flush(self, timeout=1.0):
+        """Says what is still to be said. It says whether that worked."""
+        while (request := self.core.take()) is not None:
+            try:
+                self._record(request, timeout=timeout)
+            except grpc.RpcError:
+                self.core.put_back(request)
+                return False
+        return True
+
+    def close(self):
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+        self.flush()
+        if self._own:
+            self._channel.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _tell(self, d, **step):
+        self.core.tell(d, **step)
+        self._wake.set()
+
+    def _run(self):
+        while not self._closing:
+            if not self._wake.wait(self._every):
+                self.refresh()
+                self.flush()
+                continue
+            self._wake.clear()
+            if not self.flush():
+                threading.Event().wait(min(self._every, 0.5))  # it is away: not at once again
+                self.refresh()

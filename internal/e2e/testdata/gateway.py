@@ -1,0 +1,128 @@
+"""A gateway with the Python client, threaded and asyncio, against a running kvoracle that is killed on the way.
+
+Usage: gateway.py HOST:PORT. Prints "kill" when the oracle shall be killed, and waits for a line.
+"""
+
+import array
+import asyncio
+import sys
+
+import grpc
+from kvoracle.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, route_pb2
+
+from kvoracle_client import AsyncClient, Client
+from kvoracle_client.core import packed, question
+
+TOKENS = list(range(1, 50))
+SLOW = 20  # seconds: a busy machine is no reason to fall back
+checks = 0
+
+
+def check(what, got, want):
+    global checks
+    checks += 1
+    if got != want:
+        sys.exit(f"FAILED: {what}: got {got!r}, want {want!r}")
+
+
+def check_packing():
+    want = route_pb2.RouteRequest(model="m", tokens=route_pb2.TokenPrompt(token_ids=TOKENS), explain=True)
+    memory = array.array("I", TOKENS)
+    for form in (TOKENS, tuple(TOKENS), memory, memory.tobytes(), bytearray(memory), memoryview(memory), array.array("q", TOKENS), []):
+        got = route_pb2.RouteRequest.FromString(question("m", form, {"explain": True}))
+        if form == []:
+            check("no tokens", len(got.tokens.token_ids), 0)
+        else:
+            check(f"tokens as {type(form).__name__}", got, want)
+    check("memory is not converted", packed(memory).obj is memory, True)
+    for bad in (b"123", [-1], [1 << 40], ["x"]):
+        try:
+            packed(bad)
+        except (ValueError, OverflowError, TypeError):
+            continue
+        sys.exit(f"FAILED: {bad!r} was packed")
+
+
+def refused(call):
+    try:
+        call()
+    except grpc.RpcError as error:
+        return error.code()
+    return None
+
+
+def check_end(fleet, what):
+    """Every booking has ended."""
+    workers = fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=SLOW).workers
+    check(f"{what}: booked", sum(r.booked_requests for w in workers for r in w.ranks), 0)
+    check(f"{what}: decisions", sum(r.decisions for w in workers for r in w.ranks) > 0, True)
+
+
+def life(oracle):
+    d = oracle.route("demo", array.array("I", TOKENS), request_id="sync-1")
+    check("sync: chosen by", d.fallback, "")
+    check("sync: address", d.address, f"{d.worker_id}:8000")
+    oracle.dispatched(d)
+    oracle.first_token(d, ttft_seconds=0.1)
+    oracle.generating(d, 10)
+    oracle.finished(d, output_tokens=20, cached_tokens=0)
+    check("sync: a model nobody serves", refused(lambda: oracle.route("other", TOKENS)), grpc.StatusCode.NOT_FOUND)
+    check("sync: no tokens", refused(lambda: oracle.route("demo", [])), grpc.StatusCode.INVALID_ARGUMENT)
+    denied = refused(lambda: oracle.route("demo", TOKENS, denied_workers=["a", "b"]))
+    check("sync: nobody left", denied, grpc.StatusCode.UNAVAILABLE)
+    check("sync: said", oracle.flush(timeout=SLOW), True)
+
+
+async def alife(oracle):
+    decisions = await asyncio.gather(*(oracle.route("demo", TOKENS, request_id=f"async-{i}") for i in range(20)))
+    check("async: chosen by", {d.fallback for d in decisions}, {""})
+    for d in decisions:
+        oracle.first_token(d)
+        oracle.finished(d, output_tokens=1)
+    check("async: said", await oracle.flush(timeout=SLOW), True)
+
+
+async def main(address):
+    check_packing()
+    channel = grpc.insecure_channel(address)
+    fleet = fleet_pb2_grpc.FleetServiceStub(channel)
+    for name in ("a", "b"):
+        spec = common_pb2.WorkerSpec(worker_id=name, address=f"{name}:8000", model="demo", block_size=16)
+        fleet.RegisterWorker(fleet_pb2.RegisterWorkerRequest(spec=spec), timeout=SLOW)
+
+    oracle = Client(address, deadline=SLOW)
+    check("sync: listed", oracle.refresh(timeout=SLOW), True)
+    async with AsyncClient(address, deadline=SLOW) as aoracle:
+        check("async: listed", await aoracle.refresh(timeout=SLOW), True)
+        life(oracle)
+        await alife(aoracle)
+        # What the clients' own threads had taken may still be on its way; a flush after them says all.
+        for _ in range(200):
+            workers = fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=SLOW).workers
+            if not any(r.booked_requests for w in workers for r in w.ranks):
+                break
+            await asyncio.sleep(0.05)
+        check_end(fleet, "both")
+
+        print("kill", flush=True)
+        sys.stdin.readline()
+        # The oracle is gone: both go on, and spread what they send.
+        chosen = [oracle.route("demo", TOKENS) for _ in range(10)]
+        check("sync, alone: chosen by", {d.fallback for d in chosen}, {"UNAVAILABLE"})
+        check("sync, alone: spread", sorted(d.worker_id for d in chosen), ["a"] * 5 + ["b"] * 5)
+        check("sync, alone: denied", oracle.route("demo", TOKENS, denied_workers=["a"]).worker_id, "b")
+        check("sync, alone: unknown model", refused(lambda: oracle.route("other", TOKENS)), grpc.StatusCode.UNAVAILABLE)
+        for d in chosen:
+            oracle.finished(d)
+        chosen = [await aoracle.route("demo", TOKENS) for _ in range(10)]
+        check("async, alone: chosen by", {d.fallback for d in chosen}, {"UNAVAILABLE"})
+        check("async, alone: spread", sorted(d.worker_id for d in chosen), ["a"] * 5 + ["b"] * 5)
+        for d in chosen:
+            aoracle.cancelled(d)
+    oracle.close()
+    channel.close()
+    print(f"gateway.py: {checks} checks hold")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
