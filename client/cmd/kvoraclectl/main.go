@@ -37,6 +37,8 @@ type cli struct {
 	Record  recordCmd  `cmd:"" help:"Write a log of live requests for a replay: lengths, times and scrambled block hashes, no tokens."`
 	Bridge  bridgeCmd  `cmd:"" help:"Speak for engines: their KV events and load, reported to the oracle."`
 	Replay  replayCmd  `cmd:"" help:"Serve your own request log with every policy in virtual time, and plot the difference."`
+	Capture captureCmd `cmd:"" help:"Write what an engine publishes about its cache to a file. It holds token ids."`
+	Play    playCmd    `cmd:"" help:"Publish such a file again, as the engine did."`
 }
 
 // env is what a command works with.

@@ -28,6 +28,8 @@ type PlayOptions struct {
 	Steps int
 	// OldReplies makes replies without the topic, as vLLM did until June 2026 and SGLang does.
 	OldReplies bool
+	// Linger is how long replays are answered after the capture's end, if ctx does not end before.
+	Linger time.Duration
 	// Progress, if not nil, is called after every record.
 	Progress func(Totals)
 }
@@ -36,8 +38,8 @@ type PlayOptions struct {
 // queue.
 const flushPlayed = 500
 
-// Play publishes a capture, each source on the stage of its number, and answers replays until it returns: at the capture's
-// end, when ctx ends, or when the capture is damaged (ErrCut, ErrCorrupt). What was published is then handed to the system.
+// Play publishes a capture, each source on the stage of its number, and answers replays until it returns: Linger after the
+// capture's end, when ctx ends, or when the capture is damaged (ErrCut, ErrCorrupt). What was published is then handed to the system.
 // Events are not played: a restart of the engine shows in what it sent.
 func Play(ctx context.Context, r *Reader, stages []Stage, o PlayOptions) (Totals, error) {
 	if !(o.Speed >= 0) || math.IsInf(o.Speed, 1) {
@@ -78,6 +80,14 @@ func Play(ctx context.Context, r *Reader, stages []Stage, o PlayOptions) (Totals
 		}
 	}
 	t.Dropped = dropped(stages) - before
+	if err == nil && o.Linger > 0 {
+		timer := time.NewTimer(o.Linger)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done(): // told to end, after all was played
+		}
+	}
 	return t, err
 }
 
