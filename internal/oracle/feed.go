@@ -45,6 +45,7 @@ type feed struct {
 	recent      [fingerprints]struct{ seq, contents uint64 }
 
 	// What decisions read without waiting for a batch to be applied.
+	isSteady  atomic.Bool // signs are such that what it reported counts in full, now and until they change
 	signs     atomic.Pointer[signs]
 	heardAt   atomic.Int64 // last message, Unix nanoseconds; 0: never
 	decisions atomic.Uint64
@@ -146,6 +147,7 @@ func (f *feed) sign() {
 	}
 	if old := f.signs.Load(); old == nil || *old != next {
 		f.signs.Store(&next)
+		f.isSteady.Store(next.spoke && !next.awaiting && next.open)
 	}
 }
 

@@ -49,6 +49,15 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 	w.eligible = len(table.Members)
 	deepest := w.holders(r.Prompt.Length, b)
 	table.Holders = w.table
+	end := deepest
+	if len(table.Members) == len(w.holds) {
+		w.common = nil // who held it is full
+	}
+	common, isCommon := w.commonHold(r.Prompt.Length)
+	if isCommon {
+		h := policy.NewHolder(r.Prompt.Length, &policy.Candidate{Cached: common.usable, Held: common.held.Total()})
+		table.Common, end = &h, w.deeper(deepest, &common)
+	}
 	w.last, w.session = o.sessions.get(r.Session, o.fleet.View())
 	table.Session, table.HasSession = w.last, w.session == SessionStayed
 
@@ -62,7 +71,7 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 		}
 	}
 	w.share = float64(busy) / float64(w.eligible)
-	req.Prices = o.prices(r, w.end(deepest), w.share, now)
+	req.Prices = o.prices(r, w.end(end), w.share, now)
 	req.Places = max(req.Places, rankedPlaces)
 	policy.LeastTime{}.Pick(req, &table, &w.picked)
 
@@ -74,7 +83,8 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 			continue
 		}
 		s := ro.at(id)
-		h := hold{size: w.promptFor(s.worker.BlockSize)}
+		h := common
+		h.size = w.promptFor(s.worker.BlockSize)
 		h.believe(s.feed, r.Prompt.form(), now)
 		w.take(&h, b, req)
 	}
@@ -116,7 +126,10 @@ func (w *work) holders(length int, b *board) (deepest *hold) {
 	var c policy.Candidate
 	for i := range w.holds {
 		h := &w.holds[i]
-		c.Target, c.Cached, c.Expected, c.Held, c.Shared, c.Cost = h.id, h.usable, h.guess, h.held.Total(), h.shared, b.posts[h.id].cost
+		c.Target, c.Cached, c.Expected, c.Held, c.Shared = h.id, h.usable, h.guess, h.held.Total(), h.shared
+		if c.Cost = nil; h.usable[fleet.Device] < h.usable.Total() { // its rates matter
+			c.Cost = b.posts[h.id].cost
+		}
 		w.table = append(w.table, policy.NewHolder(length, &c))
 		deepest = w.deeper(deepest, h)
 	}

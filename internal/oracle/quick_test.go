@@ -31,6 +31,7 @@ type town struct {
 	loads map[string]*LoadSession
 	seq   map[string]uint64
 	mute  bool // nobody reports load
+	tiers int  // in use
 	asked []DecisionID
 	met   map[string]int
 	long  work
@@ -55,7 +56,7 @@ func newTown(t *testing.T, seed uint64) *town {
 			Load: load.Config{MaxReportAge: 4 * time.Second, Lease: 15 * time.Second}, ApproxBlocks: 4000,
 		}, nil),
 	}
-	v.mute = v.r.IntN(4) == 0
+	v.mute, v.tiers = v.r.IntN(4) == 0, 1+v.r.IntN(2)
 	for i := range 6 + v.r.IntN(8) {
 		v.names = append(v.names, fmt.Sprint("w", (i*7)%20))
 	}
@@ -124,7 +125,7 @@ func (v *town) step() {
 		if s == nil {
 			break
 		}
-		op := Op{Kind: OpStore, IsRoot: true, IDs: v.chain(1 + r.IntN(9)), Tier: fleet.Tier(r.IntN(2))}
+		op := Op{Kind: OpStore, IsRoot: true, IDs: v.chain(1 + r.IntN(9)), Tier: fleet.Tier(r.IntN(v.tiers))}
 		if r.IntN(4) == 0 {
 			op = Op{Kind: OpRemove, IDs: v.chain(5)[4:], Tier: fleet.Device}
 		}
@@ -252,7 +253,7 @@ func (v *town) compare(q *RouteRequest) {
 		v.t.Fatalf("got %+v, busy %v of %d, session %v, %v\nwant %+v, busy %v of %d, session %v, %v", a.Prices, short.share, short.eligible, short.session, short.choice.Reason,
 			b.Prices, long.share, long.eligible, long.session, long.choice.Reason)
 	}
-	if e, f := short.end(short.deepestHold()), long.end(long.deepest()); e != f {
+	if e, f := short.end(short.deepestHold(q.Prompt.Length)), long.end(long.deepest()); e != f {
 		v.t.Fatalf("end of the deepest match: %x, want %x", e, f)
 	}
 	for place, i := range short.choice.Order {
@@ -287,7 +288,7 @@ func (v *town) compare(q *RouteRequest) {
 	v.met[fmt.Sprint("load ", short.targets[0].state.Confidence)]++
 	v.met[fmt.Sprint("blocks ", short.targets[0].blocks)]++
 	for what, isSo := range map[string]bool{
-		"text": q.Prompt.IsText, "some full": short.roster.full > 0, "not plain": !short.roster.isPlain(q), "holders": len(short.holds) > 0,
+		"common": short.common != nil, "chosen for what is common": short.common != nil && short.holdOf(short.targets[0].id) == nil, "text": q.Prompt.IsText, "some full": short.roster.full > 0, "not plain": !short.roster.isPlain(q), "holders": len(short.holds) > 0,
 		"two block sizes": len(short.prompts) > 1, "busy": short.share > 0, "session": short.session == SessionStayed,
 		"guessed": short.targets[0].guess > 0, "learned": o.learn.Stats().Samples > 0, "presumed": o.load.Stats().Presumed > 0,
 		"transfer": short.choice.Scores[0].Terms.Transfer > 0, "memory": short.choice.Scores[0].Terms.Memory > 0,
@@ -299,9 +300,12 @@ func (v *town) compare(q *RouteRequest) {
 }
 
 // deepestHold is what deepest is of the long way.
-func (w *work) deepestHold() (deepest *hold) {
+func (w *work) deepestHold(length int) (deepest *hold) {
 	for i := range w.holds {
 		deepest = w.deeper(deepest, &w.holds[i])
+	}
+	if h, ok := w.commonHold(length); ok {
+		deepest = w.deeper(deepest, &h)
 	}
 	return deepest
 }
@@ -325,7 +329,7 @@ func TestQuickWayIsTheLongWay(t *testing.T) {
 	}
 	for _, need := range []string{
 		"nobody", "all full", "some full", "not plain", "holders", "two block sizes", "busy", "session", "guessed", "learned", "presumed",
-		"transfer", "memory", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
+		"common", "chosen for what is common", "transfer", "memory", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
 		"load reported", "load imputed", "load booked_only", "blocks silent", "blocks stale", "blocks fresh", "blocks approximate",
 	} {
 		if met[need] < 8 {

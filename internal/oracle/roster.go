@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
 	"github.com/kvoracle/kvoracle/internal/load"
@@ -38,9 +39,6 @@ type lineup struct {
 	ids   []fleet.TargetID
 	seats []int32
 }
-
-// matches is what one index says of a prompt.
-type matches = []index.Match
 
 func (l *lineup) add(id fleet.TargetID, seat int) {
 	l.ids, l.seats = append(l.ids, id), append(l.seats, int32(seat))
@@ -158,14 +156,22 @@ func (o *Oracle) enlist(view *fleet.View, r *RouteRequest, w *work) bool {
 	return len(w.lineup.ids) > 0
 }
 
-// placeHolders lists those of the lineup that any index has spoken of, in ascending order, and notes where.
+// placeHolders lists those of the lineup of which any index says something of their own, in ascending order, and notes
+// where. What most of them hold alike is said once.
 func (w *work) placeHolders(as form) {
-	w.holds = w.holds[:0]
+	w.holds, w.common = w.holds[:0], nil
 	for i := range w.prompts {
 		p := &w.prompts[i]
-		for _, all := range [...]matches{p.facts, p.guesses, p.approx} {
+		for _, all := range [...][]index.Match{p.guesses, p.approx} {
 			for k := range all {
 				w.spoken.add(all[k].Target)
+			}
+		}
+	}
+	if !w.setCommonApart() {
+		for i := range w.prompts {
+			for k := range w.prompts[i].facts {
+				w.spoken.add(w.prompts[i].facts[k].Target)
 			}
 		}
 	}
@@ -183,6 +189,62 @@ func (w *work) placeHolders(as form) {
 		}
 		w.spoken[word] = 0
 	}
+}
+
+// setCommonApart finds whether most of the lineup hold the same of the prompt, as of one that begins with what all prompts
+// begin with. If so it leaves among the facts, and adds to those spoken of, only who differs: in what it holds, in that
+// more is known of it, or in how far it is believed.
+func (w *work) setCommonApart() bool {
+	p, l := &w.prompts[0], &w.lineup
+	if len(w.prompts) > 1 || 2*len(p.facts) <= len(l.ids) {
+		return false
+	}
+	// Who outvotes all others is found in one pass; if nobody does, any of them is as good.
+	most, votes := &p.facts[0].Blocks, 0
+	for i := range p.facts {
+		switch b := &p.facts[i].Blocks; {
+		case *b == *most:
+			votes++
+		case votes == 0:
+			most, votes = b, 1
+		default:
+			votes--
+		}
+	}
+	common := *most
+	if common[fleet.Device] == 0 || common != [fleet.NumTiers]uint32{fleet.Device: common[fleet.Device]} {
+		return false
+	}
+	w.common = &w.commonBlocks
+	w.commonBlocks = common
+	facts, n := p.facts, 0
+	p.facts = p.facts[:0]
+	for at, id := range l.ids {
+		for n < len(facts) && facts[n].Target < id {
+			n++ // not one of those who may take it
+		}
+		if n == len(facts) || facts[n].Target != id {
+			w.spoken.add(id) // it lacks what the others hold
+			continue
+		}
+		if facts[n].Blocks != common || w.spoken.has(id) || !w.roster.seats[l.seats[at]].feed.isSteady.Load() {
+			w.spoken.add(id)
+			p.facts = append(p.facts, facts[n])
+		}
+		n++
+	}
+	return true
+}
+
+// commonHold is what a target holds that is not among the holders; false: nothing.
+func (w *work) commonHold(length int) (h hold, ok bool) {
+	if w.common == nil {
+		return hold{}, false
+	}
+	h.credit = 1
+	p := &w.prompts[0]
+	h.holds(w.common, p.size, block.Usable(length, p.size)*p.size)
+	return h, true
 }
 
 // find is the first place at or after from whose id is not below id.
@@ -205,4 +267,9 @@ func (s *bitset) add(id fleet.TargetID) {
 		*s = append(*s, make([]uint64, word+1-len(*s))...)
 	}
 	(*s)[word] |= 1 << (id % 64)
+}
+
+func (s *bitset) has(id fleet.TargetID) bool {
+	word := int(id / 64)
+	return word < len(*s) && (*s)[word]&(1<<(id%64)) != 0
 }

@@ -112,6 +112,9 @@ type work struct {
 	table  []policy.Holder
 	picked policy.Pick
 
+	common       *[fleet.NumTiers]uint32 // blocks held by those of the lineup that are not in holds; nil: none
+	commonBlocks [fleet.NumTiers]uint32  // memory for it
+
 	pair *pairing // of a decision for two; nil: none was made with this memory
 }
 

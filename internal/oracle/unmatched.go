@@ -41,13 +41,37 @@ func (o *Oracle) watch(r *RouteRequest, w *work) {
 		all = all && asks(w.prompts[i].size)
 	}
 	for i, id := range w.lineup.ids {
+		if o.board.posts[id].isFull {
+			continue // nobody asks it anything
+		}
 		if all || asks(w.roster.seats[w.lineup.seats[i]].worker.BlockSize) {
 			o.board.asked[id] += watchEvery
 		}
 	}
+	if common, ok := w.commonHold(r.Prompt.Length); ok && all && common.held.Total() > 0 {
+		o.commonAskedFor(w)
+	}
 	for i := range w.holds {
 		if h := &w.holds[i]; asks(w.prompts[h.size].size) {
 			o.asksFor(h)
+		}
+	}
+}
+
+// commonAskedFor is asksFor of everybody who holds what most do.
+func (o *Oracle) commonAskedFor(w *work) {
+	next := 0
+	for i, id := range w.lineup.ids {
+		if next < len(w.holds) && w.holds[next].id == id {
+			next++
+			continue
+		}
+		if o.board.posts[id].isFull {
+			continue // who is full is not among the holders either
+		}
+		o.board.asked[id] = 0
+		if f := w.roster.seats[w.lineup.seats[i]].feed; f.unmatched.isFound.Load() {
+			f.unmatched.isFound.Store(false)
 		}
 	}
 }

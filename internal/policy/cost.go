@@ -25,7 +25,7 @@ type CostModel struct {
 	KVTokens int
 	// MaxBatch is the number of sequences that run at once; 0: not known, the batch term is then 0.
 	MaxBatch int
-	// TransferPerToken is bringing one cached token from a tier to the device, in seconds.
+	// TransferPerToken is bringing one cached token from a tier to the device, in seconds. That of the device is not read.
 	TransferPerToken [fleet.NumTiers]float64
 }
 

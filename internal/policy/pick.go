@@ -16,8 +16,11 @@ type Table struct {
 	Chosen []uint64
 	// Members are the candidates in ascending order.
 	Members []fleet.TargetID
-	// Holders say who of the members holds something of the prompt, in ascending order. Others hold nothing.
+	// Holders say who of the members holds something of the prompt, in ascending order. Others hold what Common says, but
+	// for its Target.
 	Holders []Holder
+	// Common is what most members hold, as of a prompt that begins as all do; nil: nothing. Nothing of it needs a transfer.
+	Common *Holder
 	// Session is the target that served the request's session last, if HasSession.
 	Session    fleet.TargetID
 	HasSession bool
@@ -30,6 +33,7 @@ type Pick struct {
 	// Reason says what set the first apart from the second.
 	Reason Reason
 
+	base  Holder    // of members that are no holders
 	costs []float64 // of the members
 	pos   []int32   // places of the holders among the members
 }
@@ -52,6 +56,9 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 	if len(t.Members) == 0 {
 		return
 	}
+	if d.base = (Holder{Uncached: narrow(req.PromptTokens)}); t.Common != nil {
+		d.base = *t.Common
+	}
 	least := d.price(req, t)
 
 	places := req.Places
@@ -61,7 +68,7 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 	keep := min(max(places, 2), len(t.Members)) // the reason compares the first two
 	costs := d.costs
 	for i := range costs[:keep] {
-		d.keep(req, t, least, i, keep)
+		d.keep(t, least, i, keep)
 	}
 	limit, last := d.last(least), &d.Top[keep-1] // what costs more cannot be among them
 	plain := len(d.pos) == 0 && !t.HasSession
@@ -69,7 +76,7 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 		if costs[i] > limit || (plain && last.Cost-least <= TieBand && t.yields(i, last.Member)) {
 			continue
 		}
-		d.keep(req, t, least, i, keep)
+		d.keep(t, least, i, keep)
 		limit = d.last(least)
 	}
 
@@ -79,7 +86,7 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 	case d.Top[1].Cost-least > TieBand:
 		d.Reason = LeastCost
 	default:
-		_, d.Reason = t.tieBreak(req, &d.Top[0], &d.Top[1])
+		_, d.Reason = t.tieBreak(d, &d.Top[0], &d.Top[1])
 	}
 	d.Top = d.Top[:min(places, len(d.Top))]
 }
@@ -98,7 +105,7 @@ func (t *Table) yields(i, earlier int) bool {
 }
 
 // keep inserts member i among the kept, if it is one of them.
-func (d *Pick) keep(req *Request, t *Table, least float64, i, keep int) {
+func (d *Pick) keep(t *Table, least float64, i, keep int) {
 	v := Picked{Member: i, Cost: d.costs[i], holder: -1}
 	if len(d.pos) > 0 {
 		if k, ok := slices.BinarySearch(d.pos, int32(i)); ok {
@@ -106,14 +113,14 @@ func (d *Pick) keep(req *Request, t *Table, least float64, i, keep int) {
 		}
 	}
 	if len(d.Top) == keep {
-		if !t.before(req, least, &v, &d.Top[keep-1]) {
+		if !t.before(d, least, &v, &d.Top[keep-1]) {
 			return
 		}
 		d.Top = d.Top[:keep-1]
 	}
 	j := len(d.Top)
 	d.Top = append(d.Top, v)
-	for ; j > 0 && t.before(req, least, &v, &d.Top[j-1]); j-- {
+	for ; j > 0 && t.before(d, least, &v, &d.Top[j-1]); j-- {
 		d.Top[j] = d.Top[j-1]
 	}
 	d.Top[j] = v
@@ -124,14 +131,15 @@ func (d *Pick) price(req *Request, t *Table) float64 {
 	prompt := float64(narrow(req.PromptTokens))
 	out := within(req.ExpectedOutput, maxTokens)
 	g := within(req.Prices.Prefill, maxRate)
-	whole, need := pairsOf(prompt, 0), prompt+out
+	own := float64(d.base.Uncached)
+	pairs, need := pairsOf(own, prompt-own), prompt-float64(d.base.Shared)+out
 
 	d.costs = slices.Grow(d.costs[:0], len(t.Members))[:len(t.Members)]
 	costs, rows := d.costs, t.Rows
 	for i, id := range t.Members {
 		r := &rows[id]
 		// Row.cost, written out: it is too large to be inlined.
-		cost := r.Base + out*r.PerOut + (r.Stretch+g)*(r.PerToken*prompt+r.PerPair*whole)
+		cost := r.Base + out*r.PerOut + (r.Stretch+g)*(r.PerToken*own+r.PerPair*pairs)
 		if over := need - r.Room; over > 0 {
 			cost += out * r.PerOver * over
 		}
@@ -174,11 +182,11 @@ func (t *Table) find(id fleet.TargetID, from int) int {
 }
 
 // before is the ranking of the package comment for a and b, with the least cost of all.
-func (t *Table) before(req *Request, least float64, a, b *Picked) bool {
+func (t *Table) before(d *Pick, least float64, a, b *Picked) bool {
 	tiedA, tiedB := a.Cost-least <= TieBand, b.Cost-least <= TieBand
 	switch {
 	case tiedA && tiedB:
-		order, _ := t.tieBreak(req, a, b)
+		order, _ := t.tieBreak(d, a, b)
 		return order < 0
 	case tiedA != tiedB:
 		return tiedA
@@ -190,9 +198,9 @@ func (t *Table) before(req *Request, least float64, a, b *Picked) bool {
 }
 
 // tieBreak is tieBreak of the candidates, from rows and holders.
-func (t *Table) tieBreak(req *Request, a, b *Picked) (int, Reason) {
+func (t *Table) tieBreak(d *Pick, a, b *Picked) (int, Reason) {
 	if a.holder >= 0 || b.holder >= 0 {
-		ha, hb := t.holder(req, a), t.holder(req, b)
+		ha, hb := t.holder(d, a), t.holder(d, b)
 		if o := cmp.Compare(ha.Uncached, hb.Uncached); o != 0 {
 			return o, TieDeeperMatch
 		}
@@ -222,9 +230,9 @@ func (t *Table) tieBreak(req *Request, a, b *Picked) (int, Reason) {
 }
 
 // holder is what a candidate holds, be it nothing.
-func (t *Table) holder(req *Request, p *Picked) Holder {
+func (t *Table) holder(d *Pick, p *Picked) *Holder {
 	if p.holder >= 0 {
-		return t.Holders[p.holder]
+		return &t.Holders[p.holder]
 	}
-	return Holder{Uncached: narrow(req.PromptTokens)}
+	return &d.base
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -59,6 +60,9 @@ func TestPickEqualsChoose(t *testing.T) {
 		table, sorted := tableOf(req, cands)
 		LeastTime{}.Choose(req, sorted, &want)
 		req.Places = r.IntN(len(cands) + 2)
+		if r.IntN(2) == 0 {
+			withCommon(r, req, table, sorted)
+		}
 		LeastTime{}.Pick(req, table, &got)
 
 		places := req.Places
@@ -83,6 +87,26 @@ func TestPickEqualsChoose(t *testing.T) {
 	LeastTime{}.Pick(&Request{PromptTokens: 9}, &Table{}, &got)
 	if len(got.Top) != 0 || got.Reason != 0 {
 		t.Errorf("nobody: %+v", got)
+	}
+}
+
+// withCommon states what one of the candidates holds as what they have in common, and of each other what differs.
+func withCommon(r *rand.Rand, req *Request, t *Table, sorted []Candidate) {
+	of := func(c *Candidate) Holder {
+		h := NewHolder(req.PromptTokens, c)
+		h.Target = 0
+		return h
+	}
+	common := of(&sorted[r.IntN(len(sorted))])
+	if common.Transfer > 0 {
+		return
+	}
+	t.Common, t.Holders = &common, t.Holders[:0]
+	for i := range sorted {
+		if h := of(&sorted[i]); h != common || r.IntN(4) == 0 {
+			h.Target = sorted[i].Target
+			t.Holders = append(t.Holders, h)
+		}
 	}
 }
 

@@ -102,17 +102,14 @@ type Holder struct {
 	Transfer float64
 }
 
-// NewHolder computes what c's target holds of a prompt of so many tokens. What c says of load is not read.
+// NewHolder computes what c's target holds of a prompt of so many tokens. What c says of load is not read, nor what it costs
+// if nothing of that is farther away than the device.
 func NewHolder(prompt int, c *Candidate) Holder {
-	m := c.Cost
-	if m == nil {
-		fallback := DefaultCostModel()
-		m = &fallback
-	}
-	return newHolder(int(narrow(prompt)), c, m)
+	return newHolder(int(narrow(prompt)), c, c.Cost)
 }
 
-// newHolder takes any model: of it only the transfer rates are read, and brought into range here.
+// newHolder takes any model: of it only the transfer rates of tiers that hold something are read, and brought into range
+// here.
 func newHolder(prompt int, c *Candidate, m *CostModel) Holder {
 	h := Holder{Target: c.Target, Held: narrow(c.Held), Shared: narrow(min(max(c.Shared, 0), prompt))}
 	// Credit runs from the front and stops before the last token, which is always computed.
@@ -122,7 +119,13 @@ func newHolder(prompt int, c *Candidate, m *CostModel) Holder {
 			continue
 		}
 		left -= n
-		h.Transfer += float64(n) * within(m.TransferPerToken[tier], maxRate)
+		if fleet.Tier(tier) != fleet.Device {
+			if m == nil {
+				fallback := DefaultCostModel()
+				m = &fallback
+			}
+			h.Transfer += float64(n) * within(m.TransferPerToken[tier], maxRate)
+		}
 	}
 	h.Transfer = min(h.Transfer, MaxTerm)
 	h.Cached = narrow(max(prompt-1, 0) - left)
