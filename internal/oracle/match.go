@@ -90,10 +90,7 @@ func (w *work) credit(length int) {
 		}
 		for k := range p.guesses {
 			if c := w.at(p.guesses[k].Target, i); c != nil {
-				for _, n := range p.guesses[k].Blocks {
-					c.shared += int(n) * p.size
-				}
-				c.guess = max(0, min(c.shared, most)-c.usable.Total())
+				c.expects(&p.guesses[k].Blocks, p.size, most)
 			}
 		}
 	}
@@ -109,6 +106,14 @@ func (h *hold) holds(blocks *[fleet.NumTiers]uint32, size, most int) {
 			h.usable[t] = int(float64(h.usable[t]) * h.credit)
 		}
 	}
+}
+
+// expects notes the blocks that requests under way will leave; what is held is credited already.
+func (h *hold) expects(blocks *[fleet.NumTiers]uint32, size, most int) {
+	for _, n := range blocks {
+		h.shared += int(n) * size
+	}
+	h.guess = max(0, min(h.shared, most)-h.usable.Total())
 }
 
 // place notes where each target stands among the candidates, so that a match finds its candidate at once.

@@ -51,12 +51,17 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 	table.Holders = w.table
 	end := deepest
 	if len(table.Members) == len(w.holds) {
-		w.common = nil // who held it is full
+		w.alike = alike{} // who held it is full
 	}
-	common, isCommon := w.commonHold(r.Prompt.Length)
-	if isCommon {
-		h := policy.NewHolder(r.Prompt.Length, &policy.Candidate{Cached: common.usable, Held: common.held.Total()})
-		table.Common, end = &h, w.deeper(deepest, &common)
+	shared, isShared := w.commonHold(r.Prompt.Length)
+	if isShared {
+		h := policy.NewHolder(r.Prompt.Length, &policy.Candidate{
+			Cached: shared.usable, Expected: shared.guess, Held: shared.held.Total(), Shared: shared.shared,
+		})
+		table.Common = &h
+		if end = w.deeper(deepest, &shared); end != deepest {
+			deepest = nil // most have it
+		}
 	}
 	w.last, w.session = o.sessions.get(r.Session, o.fleet.View())
 	table.Session, table.HasSession = w.last, w.session == SessionStayed
@@ -83,7 +88,7 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 			continue
 		}
 		s := ro.at(id)
-		h := common
+		h := shared
 		h.size = w.promptFor(s.worker.BlockSize)
 		h.believe(s.feed, r.Prompt.form(), now)
 		w.take(&h, b, req)

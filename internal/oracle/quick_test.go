@@ -288,7 +288,7 @@ func (v *town) compare(q *RouteRequest) {
 	v.met[fmt.Sprint("load ", short.targets[0].state.Confidence)]++
 	v.met[fmt.Sprint("blocks ", short.targets[0].blocks)]++
 	for what, isSo := range map[string]bool{
-		"common": short.common != nil, "chosen for what is common": short.common != nil && short.holdOf(short.targets[0].id) == nil, "text": q.Prompt.IsText, "some full": short.roster.full > 0, "not plain": !short.roster.isPlain(q), "holders": len(short.holds) > 0,
+		"common": short.alike.facts > 0, "commonly expected": short.alike.guesses > 0, "chosen for what is common": short.alike != (alike{}) && short.holdOf(short.targets[0].id) == nil, "text": q.Prompt.IsText, "some full": short.roster.full > 0, "not plain": !short.roster.isPlain(q), "holders": len(short.holds) > 0,
 		"two block sizes": len(short.prompts) > 1, "busy": short.share > 0, "session": short.session == SessionStayed,
 		"guessed": short.targets[0].guess > 0, "learned": o.learn.Stats().Samples > 0, "presumed": o.load.Stats().Presumed > 0,
 		"transfer": short.choice.Scores[0].Terms.Transfer > 0, "memory": short.choice.Scores[0].Terms.Memory > 0,
@@ -329,7 +329,7 @@ func TestQuickWayIsTheLongWay(t *testing.T) {
 	}
 	for _, need := range []string{
 		"nobody", "all full", "some full", "not plain", "holders", "two block sizes", "busy", "session", "guessed", "learned", "presumed",
-		"common", "chosen for what is common", "transfer", "memory", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
+		"common", "commonly expected", "chosen for what is common", "transfer", "memory", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
 		"load reported", "load imputed", "load booked_only", "blocks silent", "blocks stale", "blocks fresh", "blocks approximate",
 	} {
 		if met[need] < 8 {

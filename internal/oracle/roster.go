@@ -2,12 +2,9 @@ package oracle
 
 import (
 	"cmp"
-	"math/bits"
 	"slices"
 
-	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
-	"github.com/kvoracle/kvoracle/internal/index"
 	"github.com/kvoracle/kvoracle/internal/load"
 )
 
@@ -156,97 +153,6 @@ func (o *Oracle) enlist(view *fleet.View, r *RouteRequest, w *work) bool {
 	return len(w.lineup.ids) > 0
 }
 
-// placeHolders lists those of the lineup of which any index says something of their own, in ascending order, and notes
-// where. What most of them hold alike is said once.
-func (w *work) placeHolders(as form) {
-	w.holds, w.common = w.holds[:0], nil
-	for i := range w.prompts {
-		p := &w.prompts[i]
-		for _, all := range [...][]index.Match{p.guesses, p.approx} {
-			for k := range all {
-				w.spoken.add(all[k].Target)
-			}
-		}
-	}
-	if !w.setCommonApart() {
-		for i := range w.prompts {
-			for k := range w.prompts[i].facts {
-				w.spoken.add(w.prompts[i].facts[k].Target)
-			}
-		}
-	}
-	l, at := &w.lineup, 0
-	for word := range w.spoken {
-		for set := w.spoken[word]; set != 0 && at < len(l.ids); set &= set - 1 {
-			id := fleet.TargetID(64*word + bits.TrailingZeros64(set))
-			if at = l.find(id, at); at == len(l.ids) || l.ids[at] != id {
-				continue
-			}
-			s := &w.roster.seats[l.seats[at]]
-			w.placeAt(id, len(w.holds))
-			w.holds = append(w.holds, hold{size: w.promptFor(s.worker.BlockSize)})
-			w.holds[len(w.holds)-1].believe(s.feed, as, w.now)
-		}
-		w.spoken[word] = 0
-	}
-}
-
-// setCommonApart finds whether most of the lineup hold the same of the prompt, as of one that begins with what all prompts
-// begin with. If so it leaves among the facts, and adds to those spoken of, only who differs: in what it holds, in that
-// more is known of it, or in how far it is believed.
-func (w *work) setCommonApart() bool {
-	p, l := &w.prompts[0], &w.lineup
-	if len(w.prompts) > 1 || 2*len(p.facts) <= len(l.ids) {
-		return false
-	}
-	// Who outvotes all others is found in one pass; if nobody does, any of them is as good.
-	most, votes := &p.facts[0].Blocks, 0
-	for i := range p.facts {
-		switch b := &p.facts[i].Blocks; {
-		case *b == *most:
-			votes++
-		case votes == 0:
-			most, votes = b, 1
-		default:
-			votes--
-		}
-	}
-	common := *most
-	if common[fleet.Device] == 0 || common != [fleet.NumTiers]uint32{fleet.Device: common[fleet.Device]} {
-		return false
-	}
-	w.common = &w.commonBlocks
-	w.commonBlocks = common
-	facts, n := p.facts, 0
-	p.facts = p.facts[:0]
-	for at, id := range l.ids {
-		for n < len(facts) && facts[n].Target < id {
-			n++ // not one of those who may take it
-		}
-		if n == len(facts) || facts[n].Target != id {
-			w.spoken.add(id) // it lacks what the others hold
-			continue
-		}
-		if facts[n].Blocks != common || w.spoken.has(id) || !w.roster.seats[l.seats[at]].feed.isSteady.Load() {
-			w.spoken.add(id)
-			p.facts = append(p.facts, facts[n])
-		}
-		n++
-	}
-	return true
-}
-
-// commonHold is what a target holds that is not among the holders; false: nothing.
-func (w *work) commonHold(length int) (h hold, ok bool) {
-	if w.common == nil {
-		return hold{}, false
-	}
-	h.credit = 1
-	p := &w.prompts[0]
-	h.holds(w.common, p.size, block.Usable(length, p.size)*p.size)
-	return h, true
-}
-
 // find is the first place at or after from whose id is not below id.
 func (l *lineup) find(id fleet.TargetID, from int) int {
 	if d := int64(id) - int64(l.ids[from]); d <= 0 {
@@ -256,20 +162,4 @@ func (l *lineup) find(id fleet.TargetID, from int) int {
 	}
 	i, _ := slices.BinarySearch(l.ids[from:], id)
 	return from + i
-}
-
-// bitset is a set of targets.
-type bitset []uint64
-
-func (s *bitset) add(id fleet.TargetID) {
-	word := int(id / 64)
-	if word >= len(*s) {
-		*s = append(*s, make([]uint64, word+1-len(*s))...)
-	}
-	(*s)[word] |= 1 << (id % 64)
-}
-
-func (s *bitset) has(id fleet.TargetID) bool {
-	word := int(id / 64)
-	return word < len(*s) && (*s)[word]&(1<<(id%64)) != 0
 }

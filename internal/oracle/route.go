@@ -109,11 +109,9 @@ type work struct {
 	own    lineup  // memory for one that is not the roster's
 	spoken bitset  // targets that an index has spoken of
 	holds  []hold  // of the lineup, by id
+	alike  alike   // what those of the lineup hold that are not in holds
 	table  []policy.Holder
 	picked policy.Pick
-
-	common       *[fleet.NumTiers]uint32 // blocks held by those of the lineup that are not in holds; nil: none
-	commonBlocks [fleet.NumTiers]uint32  // memory for it
 
 	pair *pairing // of a decision for two; nil: none was made with this memory
 }
