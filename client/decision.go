@@ -36,6 +36,7 @@ const (
 	ReasonSession        Reason = "tie_session"          // equal cost; served the session last
 	ReasonFewestInFlight Reason = "tie_fewest_in_flight" // equal cost and match; least in flight
 	ReasonLeastRecent    Reason = "tie_least_recent"     // all equal; chosen least recently
+	ReasonReachesTargets Reason = "reaches_targets"      // the cheapest that is predicted to be soon enough
 	ReasonPolicyOrder    Reason = "policy_order"         // the policy compares no costs
 	ReasonOther          Reason = "other"                // none given, or one newer than this client
 )
@@ -151,6 +152,8 @@ func reasonOf(r kvoraclev1.ChoiceReason) Reason {
 		return ReasonLeastRecent
 	case kvoraclev1.ChoiceReason_CHOICE_REASON_POLICY_ORDER:
 		return ReasonPolicyOrder
+	case kvoraclev1.ChoiceReason_CHOICE_REASON_REACHES_TARGETS:
+		return ReasonReachesTargets
 	case kvoraclev1.ChoiceReason_CHOICE_REASON_UNSPECIFIED:
 		return ReasonOther
 	default:

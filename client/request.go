@@ -3,6 +3,7 @@ package client
 import (
 	"math"
 	"slices"
+	"time"
 	"unicode/utf8"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -38,6 +39,9 @@ type Request struct {
 	ExpectedOutputTokens int
 	// SessionID is the conversation; equal choices stay with its last worker. At most 128 bytes.
 	SessionID string
+	// TTFTTarget and TPOTTarget are how soon the first and each further token are wanted; 0: whenever. Workers that are
+	// predicted to be soon enough are preferred; Decision.Raw says what is missed.
+	TTFTTarget, TPOTTarget time.Duration
 	// Phase is the part of the work to place.
 	Phase Phase
 	// Allowed, if not empty, are the only candidates.
@@ -89,6 +93,8 @@ func (r *Request) proto() (*kvoraclev1.RouteRequest, *Error) {
 		ExpectedOutputTokens: clamp32(r.ExpectedOutputTokens),
 		SessionId:            r.SessionID,
 		Phase:                r.Phase,
+		TtftTargetSeconds:    r.TTFTTarget.Seconds(),
+		TpotTargetSeconds:    r.TPOTTarget.Seconds(),
 		AllowedWorkers:       r.Allowed,
 		DeniedWorkers:        r.Denied,
 		RequiredLabels:       r.RequiredLabels,

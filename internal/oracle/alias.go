@@ -9,6 +9,8 @@ import (
 
 // The state rooms' values that callers see. Those further out (wire, server) know them by these names only.
 type (
+	// Goals are how soon a request's tokens are wanted.
+	Goals = policy.Goals
 	// DecisionID names a decision and the booking it made.
 	DecisionID = load.DecisionID
 	// LoadConfidence says where a load came from.
@@ -49,6 +51,7 @@ const (
 	TieSession        = policy.TieSession
 	TieFewestInFlight = policy.TieFewestInFlight
 	TieLeastRecent    = policy.TieLeastRecent
+	ReachesGoals      = policy.ReachesGoals
 	PolicyOrder       = policy.PolicyOrder
 )
 

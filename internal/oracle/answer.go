@@ -22,7 +22,8 @@ type RouteRequest struct {
 	Role            fleet.Roles // the role wanted; 0: Aggregated
 	Allowed, Denied []string    // worker names; empty Allowed: all
 	Labels          map[string]string
-	IsPair          bool // a prefill and a decode target are wanted; Role is Decode
+	Goals           policy.Goals // how soon its tokens are wanted
+	IsPair          bool         // a prefill and a decode target are wanted; Role is Decode
 	Explain, DryRun bool
 	Addresses       []string // only workers that are reached there; nil: all
 	NeedsAddress    bool     // only workers that say where they are reached
@@ -225,6 +226,11 @@ type Answer struct {
 	DecidedAt      time.Time
 	Model          string
 	RequestID      string
+
+	Goals      policy.Goals // as they were asked for
+	TPOT       float64      // predicted, seconds; 0: no goal was set
+	MissesTTFT bool         // the goal is predicted to be missed
+	MissesTPOT bool
 
 	freed uint64          // the feed's, when this was decided
 	start load.DecisionID // the booking of Prefill; 0: there is none

@@ -24,6 +24,8 @@ type Observer interface {
 	Prediction(matched, cached int)
 	// FirstToken reports the time a request waited for its first token beside the predicted one, in seconds.
 	FirstToken(predicted, measured float64)
+	// Goal reports, at the first token, whether it came as soon as was asked for.
+	Goal(reached bool)
 	// Released reports bookings dropped without word from the gateway.
 	Released(n int, why string)
 	// WorkerState reports a change of a worker's life: "registered", "reborn", "draining", "ready", "lost", "removed".
@@ -57,6 +59,9 @@ func (NopObserver) Prediction(int, int) {}
 
 // FirstToken implements Observer.
 func (NopObserver) FirstToken(float64, float64) {}
+
+// Goal implements Observer.
+func (NopObserver) Goal(bool) {}
 
 // Released implements Observer.
 func (NopObserver) Released(int, string) {}

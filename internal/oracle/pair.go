@@ -76,10 +76,11 @@ func (o *Oracle) choosePair(r *RouteRequest, req *policy.Request, now time.Time,
 	}
 	w.eligible, w.share = len(w.cands), busy.busy()
 	req.Prices = o.prices(r, busy.end(busy.deepest()), w.share, now)
-	if r.Explain {
+	if r.Explain || r.Goals.IsSet() {
 		req.Places = 0
 	}
 	policy.ChoosePair(req, p.from, p.ends, &o.cfg.Links, &p.decision)
+	policy.Prefer(req, r.Goals, w.cands, &p.decision.Decision)
 	w.choice = p.decision.Decision
 	return nil
 }

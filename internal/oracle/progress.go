@@ -85,6 +85,9 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 			if a := o.Decision(e.Decision); a != nil {
 				o.computed(e.Decision, a, now)
 				o.obs.FirstToken(a.TTFT, ttft)
+				if a.Goals.TTFT > 0 {
+					o.obs.Goal(ttft <= a.Goals.TTFT)
+				}
 			}
 		}
 	case Generating:

@@ -30,7 +30,7 @@ func (o *Oracle) Route(ctx context.Context, r *RouteRequest, now time.Time) (*An
 	defer o.work.Put(w)
 
 	var a *Answer
-	quick := o.quick && !r.Explain && !r.IsPair
+	quick := o.quick && !r.Explain && !r.IsPair && !r.Goals.IsSet()
 	for try := range routeTries {
 		w.reset(now)
 		view := o.fleet.View()
@@ -226,6 +226,10 @@ func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error
 		RequestID:    r.RequestID,
 	}
 	a := &made.answer
+	if r.Goals.IsSet() {
+		a.Goals, a.TPOT = r.Goals, policy.TPOT(&req, &w.cands[w.choice.Best])
+		a.MissesTTFT, a.MissesTPOT = r.Goals.Missed(score, a.TPOT)
+	}
 	if a.Session == SessionStayed && best.id != w.last {
 		a.Session = SessionMoved
 	}
@@ -328,10 +332,11 @@ func (o *Oracle) choose(r *RouteRequest, req *policy.Request, now time.Time, w *
 	}
 	w.eligible, w.share = len(w.cands), w.busy()
 	req.Head, req.Prices = head(&w.prompts[0]), o.prices(r, w.end(w.deepest()), w.share, now)
-	if r.Explain {
+	if r.Explain || r.Goals.IsSet() {
 		req.Places = 0
 	}
 	o.cfg.Policy.Choose(req, w.cands, &w.choice)
+	policy.Prefer(req, r.Goals, w.cands, &w.choice)
 	return nil
 }
 

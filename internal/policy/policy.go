@@ -182,6 +182,7 @@ const (
 	TieFewestInFlight                   // equal cost; it has the fewest requests
 	TieLeastRecent                      // all equal; it was chosen least recently, or has the lowest id
 	PolicyOrder                         // the policy compares nothing
+	ReachesGoals                        // the cheapest that is predicted to be soon enough; a cheaper one is not
 )
 
 // String gives the lower-case name with underscores.
@@ -201,6 +202,8 @@ func (r Reason) String() string {
 		return "tie_least_recent"
 	case PolicyOrder:
 		return "policy_order"
+	case ReachesGoals:
+		return "reaches_goals"
 	default:
 		return "unknown"
 	}

@@ -10,6 +10,8 @@ import (
 // instruments are the synchronous ones, made from the table.
 type instruments struct {
 	shadows    metric.Int64Counter
+	targets    metric.Int64Counter // as predicted
+	reached    metric.Int64Counter // as measured
 	shadowCost metric.Float64Histogram
 
 	decisions, promptTokens, matchedTokens, refused, panics        metric.Int64Counter
@@ -116,6 +118,8 @@ func newInstruments(b *builder) instruments {
 		reloads:            b.counter(mReloads),
 		shadows:            b.counter(mShadow),
 		shadowCost:         b.histogram(mShadowCost),
+		targets:            b.counter(mTargetsPredicted),
+		reached:            b.counter(mTargetsMeasured),
 		blockChanges:       b.counter(mBlockChanges),
 		blockOperations:    b.counter(mBlockOperations),
 		blockRefusals:      b.counter(mBlockRefusals),

@@ -53,6 +53,9 @@ const (
 	mShadow     = "kvoracle.shadow.decisions"
 	mShadowCost = "kvoracle.shadow.cost"
 
+	mTargetsPredicted = "kvoracle.targets.predicted"
+	mTargetsMeasured  = "kvoracle.targets.measured"
+
 	mBlockChanges    = "kvoracle.blocks.changes"
 	mBlockOperations = "kvoracle.blocks.operations"
 	mBlockRefusals   = "kvoracle.blocks.refusals"
@@ -142,6 +145,8 @@ func Instruments() []Instrument {
 		{mUnobserved, Counter, "{response}", "Responses that Envoy showed and whose decision is not known here: another replica's, or over already.", nil, nil},
 
 		{mShadow, Counter, "{decision}", "Booked decisions that a shadow policy took part in, by whether it would have chosen the same target; their share is its agreement.", []string{kPolicy, kShadow, kAgrees}, nil},
+		{mTargetsPredicted, Counter, "{decision}", "Booked decisions with a time target: reached, or missed (no worker was predicted to be soon enough).", []string{kOutcome}, nil},
+		{mTargetsMeasured, Counter, "{request}", "Requests with a target for the first token that have one: reached or missed.", []string{kOutcome}, nil},
 		{mShadowCost, Histogram, "s", "Distance between the predicted cost of the shadow policy's choice and of the one taken, where they differ; direction says whether the shadow's is over or under.", []string{kDirection}, slow},
 
 		{mBlockChanges, Counter, "{block}", "Blocks in reports: stored, repeated_store, removed, unknown_removal, orphan (parent not held yet).", []string{kChange}, nil},

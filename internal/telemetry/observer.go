@@ -114,6 +114,9 @@ func (o *observer) Decided(a *oracle.Answer, took time.Duration) {
 			o.in.shadowCost.Record(o.bg, math.Abs(s.Cost), o.direction.of(directionOf(s.Cost > 0, s.Cost < 0)).record...)
 		}
 	}
+	if booked && a.Goals.IsSet() {
+		o.count(o.in.targets, o.outcome, reachedOr(!a.MissesTTFT && !a.MissesTPOT), 1)
+	}
 	if !booked || a.PromptTokens <= 0 {
 		return
 	}
@@ -196,6 +199,16 @@ func (o *observer) FirstToken(predicted, measured float64) {
 	o.in.firstToken.Record(o.bg, measured)
 	direction := directionOf(predicted > measured, predicted < measured)
 	o.in.firstTokenDistance.Record(o.bg, math.Abs(predicted-measured), o.direction.of(direction).record...)
+}
+
+// Goal implements oracle.Observer.
+func (o *observer) Goal(reached bool) { o.count(o.in.reached, o.outcome, reachedOr(reached), 1) }
+
+func reachedOr(reached bool) string {
+	if reached {
+		return "reached"
+	}
+	return "missed"
 }
 
 func directionOf(over, under bool) string {

@@ -50,6 +50,13 @@ func AppendAnswer(b []byte, a *oracle.Answer) []byte {
 	if a.Prefill != nil {
 		b = appendTiers(b, 15, a.PrefillMatched)
 	}
+	b = appendDouble(b, 16, a.TPOT)
+	if a.MissesTTFT {
+		b = appendUint(b, 17, 1)
+	}
+	if a.MissesTPOT {
+		b = appendUint(b, 18, 1)
+	}
 	return b
 }
 

@@ -38,6 +38,7 @@ const (
 	maxRanks        = 1024
 	maxRequestsCap  = 1 << 20
 	maxAlternatives = 16
+	maxTarget       = 86_400 // seconds
 	maxOps          = 65_536
 	maxBlocksPerOp  = 65_536
 	maxDetail       = 256

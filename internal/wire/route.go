@@ -41,6 +41,7 @@ func decodeRoute(m *kvoraclev1.RouteRequest, packed packedPrompt, l Limits, r *o
 		Explain:         m.GetExplain(),
 		DryRun:          m.GetDryRun(),
 		MaxAlternatives: int(m.GetMaxAlternatives()),
+		Goals:           oracle.Goals{TTFT: m.GetTtftTargetSeconds(), TPOT: m.GetTpotTargetSeconds()},
 	}
 	if r.MaxAlternatives == 0 {
 		r.MaxAlternatives = defaultAlternatives
@@ -97,6 +98,14 @@ func checkRoute(m *kvoraclev1.RouteRequest, r *oracle.RouteRequest) error {
 	if m.GetMaxAlternatives() > maxAlternatives {
 		return invalid("max_alternatives", fmt.Sprint(m.GetMaxAlternatives()), fmt.Sprintf("want at most %d", maxAlternatives))
 	}
+	for _, g := range []struct {
+		field string
+		v     float64
+	}{{"ttft_target_seconds", r.Goals.TTFT}, {"tpot_target_seconds", r.Goals.TPOT}} {
+		if !(g.v >= 0 && g.v <= maxTarget) {
+			return invalid(g.field, fmt.Sprint(g.v), fmt.Sprintf("want 0 to %d", maxTarget))
+		}
+	}
 	if err := workerList("allowed_workers", r.Allowed); err != nil {
 		return err
 	}
@@ -125,10 +134,6 @@ func refuseUnserved(m *kvoraclev1.RouteRequest) error {
 		return unserved("priority", fmt.Sprint(m.GetPriority()))
 	case len(m.GetPreferredLabels()) > 0:
 		return unserved("preferred_labels", strconv.Itoa(len(m.GetPreferredLabels()))+" labels")
-	case m.GetTtftTargetSeconds() != 0:
-		return unserved("ttft_target_seconds", fmt.Sprint(m.GetTtftTargetSeconds()))
-	case m.GetTpotTargetSeconds() != 0:
-		return unserved("tpot_target_seconds", fmt.Sprint(m.GetTpotTargetSeconds()))
 	}
 	return nil
 }
@@ -220,6 +225,9 @@ func EncodeAnswer(a *oracle.Answer, explain bool) *kvoraclev1.RouteResponse {
 		LeaseSeconds:         a.Lease.Seconds(),
 		RepeatedDecision:     a.Repeated,
 		Session:              sessionOutcome(a.Session),
+		PredictedTpotSeconds: a.TPOT,
+		TtftTargetMissed:     a.MissesTTFT,
+		TpotTargetMissed:     a.MissesTPOT,
 	}
 	if a.Prefill != nil {
 		m.PrefillTarget, m.PrefillMatched = target(*a.Prefill), tiers(a.PrefillMatched)
@@ -334,6 +342,8 @@ func choiceReason(r oracle.ChoiceReason) kvoraclev1.ChoiceReason {
 		return kvoraclev1.ChoiceReason_CHOICE_REASON_TIE_SESSION
 	case oracle.TieFewestInFlight:
 		return kvoraclev1.ChoiceReason_CHOICE_REASON_TIE_FEWEST_IN_FLIGHT
+	case oracle.ReachesGoals:
+		return kvoraclev1.ChoiceReason_CHOICE_REASON_REACHES_TARGETS
 	case oracle.TieLeastRecent:
 		return kvoraclev1.ChoiceReason_CHOICE_REASON_TIE_LEAST_RECENT
 	case oracle.PolicyOrder:

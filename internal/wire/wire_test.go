@@ -91,8 +91,8 @@ func TestDecodeRouteRefuses(t *testing.T) {
 		{"long digest", badItemOf(item(8, 1, 65)), oracle.InvalidArgument, oracle.ReasonFieldInvalid, "multimodal[1].digest"},
 		{"priority", func(m *kvoraclev1.RouteRequest) { m.Priority = -1 }, oracle.Unserved, oracle.ReasonFieldUnserved, "priority"},
 		{"preferred labels", func(m *kvoraclev1.RouteRequest) { m.PreferredLabels = map[string]string{"a": "b"} }, oracle.Unserved, oracle.ReasonFieldUnserved, "preferred_labels"},
-		{"ttft target", func(m *kvoraclev1.RouteRequest) { m.TtftTargetSeconds = math.NaN() }, oracle.Unserved, oracle.ReasonFieldUnserved, "ttft_target_seconds"},
-		{"tpot target", func(m *kvoraclev1.RouteRequest) { m.TpotTargetSeconds = 1 }, oracle.Unserved, oracle.ReasonFieldUnserved, "tpot_target_seconds"},
+		{"ttft target", func(m *kvoraclev1.RouteRequest) { m.TtftTargetSeconds = math.NaN() }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "ttft_target_seconds"},
+		{"tpot target", func(m *kvoraclev1.RouteRequest) { m.TpotTargetSeconds = -1 }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "tpot_target_seconds"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -120,14 +120,12 @@ func TestEveryRouteFieldIsServedOrRefused(t *testing.T) {
 		"request_id": true, "model": true, "tokens": true, "block_hashes": true, "lora": true, "cache_salt": true,
 		"expected_output_tokens": true, "session_id": true, "phase": true, "allowed_workers": true, "denied_workers": true,
 		"required_labels": true, "explain": true, "dry_run": true, "max_alternatives": true,
-		"multimodal": true,
+		"multimodal": true, "ttft_target_seconds": true, "tpot_target_seconds": true,
 	}
 	refused := map[string]func(*kvoraclev1.RouteRequest){
-		"text":                func(m *kvoraclev1.RouteRequest) { m.Prompt = &kvoraclev1.RouteRequest_Text{Text: "x"} },
-		"priority":            func(m *kvoraclev1.RouteRequest) { m.Priority = 1 },
-		"preferred_labels":    func(m *kvoraclev1.RouteRequest) { m.PreferredLabels = map[string]string{"a": "b"} },
-		"ttft_target_seconds": func(m *kvoraclev1.RouteRequest) { m.TtftTargetSeconds = 1 },
-		"tpot_target_seconds": func(m *kvoraclev1.RouteRequest) { m.TpotTargetSeconds = 1 },
+		"text":             func(m *kvoraclev1.RouteRequest) { m.Prompt = &kvoraclev1.RouteRequest_Text{Text: "x"} },
+		"priority":         func(m *kvoraclev1.RouteRequest) { m.Priority = 1 },
+		"preferred_labels": func(m *kvoraclev1.RouteRequest) { m.PreferredLabels = map[string]string{"a": "b"} },
 	}
 	fields := (&kvoraclev1.RouteRequest{}).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {

@@ -160,6 +160,8 @@ const (
 	ChoiceReason_CHOICE_REASON_TIE_LEAST_RECENT ChoiceReason = 6
 	// The policy does not compare costs (round robin, random).
 	ChoiceReason_CHOICE_REASON_POLICY_ORDER ChoiceReason = 7
+	// The cheapest that is predicted to reach the request's time targets; a cheaper one is not.
+	ChoiceReason_CHOICE_REASON_REACHES_TARGETS ChoiceReason = 8
 )
 
 // Enum value maps for ChoiceReason.
@@ -173,6 +175,7 @@ var (
 		5: "CHOICE_REASON_TIE_FEWEST_IN_FLIGHT",
 		6: "CHOICE_REASON_TIE_LEAST_RECENT",
 		7: "CHOICE_REASON_POLICY_ORDER",
+		8: "CHOICE_REASON_REACHES_TARGETS",
 	}
 	ChoiceReason_value = map[string]int32{
 		"CHOICE_REASON_UNSPECIFIED":          0,
@@ -183,6 +186,7 @@ var (
 		"CHOICE_REASON_TIE_FEWEST_IN_FLIGHT": 5,
 		"CHOICE_REASON_TIE_LEAST_RECENT":     6,
 		"CHOICE_REASON_POLICY_ORDER":         7,
+		"CHOICE_REASON_REACHES_TARGETS":      8,
 	}
 )
 
@@ -523,9 +527,11 @@ type RouteRequest struct {
 	DryRun bool `protobuf:"varint,18,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Ranked alternatives wanted for retries; 0 means 2, at most 16.
 	MaxAlternatives uint32 `protobuf:"varint,19,opt,name=max_alternatives,json=maxAlternatives,proto3" json:"max_alternatives,omitempty"`
-	// Wanted time to first token in seconds; 0 means none. Not served yet: UNIMPLEMENTED unless 0.
+	// Wanted time to first token in seconds, at most 86,400; 0 means none. Among the workers that are predicted to be soon
+	// enough, by this and tpot_target_seconds, the cheapest is chosen; where none is, the cheapest of all, and the answer says
+	// what is missed. Nothing is refused for it.
 	TtftTargetSeconds float64 `protobuf:"fixed64,20,opt,name=ttft_target_seconds,json=ttftTargetSeconds,proto3" json:"ttft_target_seconds,omitempty"`
-	// Wanted time per output token in seconds; 0 means none. Not served yet: UNIMPLEMENTED unless 0.
+	// Wanted time per output token in seconds, at most 86,400; 0 means none.
 	TpotTargetSeconds float64 `protobuf:"fixed64,21,opt,name=tpot_target_seconds,json=tpotTargetSeconds,proto3" json:"tpot_target_seconds,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -780,8 +786,14 @@ type RouteResponse struct {
 	Session SessionOutcome `protobuf:"varint,14,opt,name=session,proto3,enum=kvoracle.v1.SessionOutcome" json:"session,omitempty"`
 	// With prefill_target: leading prompt tokens that it holds. Unset otherwise.
 	PrefillMatched *TokensByTier `protobuf:"bytes,15,opt,name=prefill_matched,json=prefillMatched,proto3" json:"prefill_matched,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Predicted time per output token in seconds, on this target; 0 unless the request had a target for either time.
+	PredictedTpotSeconds float64 `protobuf:"fixed64,16,opt,name=predicted_tpot_seconds,json=predictedTpotSeconds,proto3" json:"predicted_tpot_seconds,omitempty"`
+	// The first token is predicted to come later than ttft_target_seconds.
+	TtftTargetMissed bool `protobuf:"varint,17,opt,name=ttft_target_missed,json=ttftTargetMissed,proto3" json:"ttft_target_missed,omitempty"`
+	// Output is predicted to be slower than tpot_target_seconds.
+	TpotTargetMissed bool `protobuf:"varint,18,opt,name=tpot_target_missed,json=tpotTargetMissed,proto3" json:"tpot_target_missed,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *RouteResponse) Reset() {
@@ -917,6 +929,27 @@ func (x *RouteResponse) GetPrefillMatched() *TokensByTier {
 		return x.PrefillMatched
 	}
 	return nil
+}
+
+func (x *RouteResponse) GetPredictedTpotSeconds() float64 {
+	if x != nil {
+		return x.PredictedTpotSeconds
+	}
+	return 0
+}
+
+func (x *RouteResponse) GetTtftTargetMissed() bool {
+	if x != nil {
+		return x.TtftTargetMissed
+	}
+	return false
+}
+
+func (x *RouteResponse) GetTpotTargetMissed() bool {
+	if x != nil {
+		return x.TpotTargetMissed
+	}
+	return false
 }
 
 // Alternative is a runner-up.
@@ -1499,7 +1532,7 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\x14PreferredLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
-	"\x06prompt\"\xfb\x05\n" +
+	"\x06prompt\"\x8d\a\n" +
 	"\rRouteResponse\x12\x1f\n" +
 	"\vdecision_id\x18\x01 \x01(\tR\n" +
 	"decisionId\x12+\n" +
@@ -1521,7 +1554,10 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\rlease_seconds\x18\f \x01(\x01R\fleaseSeconds\x12+\n" +
 	"\x11repeated_decision\x18\r \x01(\bR\x10repeatedDecision\x125\n" +
 	"\asession\x18\x0e \x01(\x0e2\x1b.kvoracle.v1.SessionOutcomeR\asession\x12B\n" +
-	"\x0fprefill_matched\x18\x0f \x01(\v2\x19.kvoracle.v1.TokensByTierR\x0eprefillMatched\"\xe1\x01\n" +
+	"\x0fprefill_matched\x18\x0f \x01(\v2\x19.kvoracle.v1.TokensByTierR\x0eprefillMatched\x124\n" +
+	"\x16predicted_tpot_seconds\x18\x10 \x01(\x01R\x14predictedTpotSeconds\x12,\n" +
+	"\x12ttft_target_missed\x18\x11 \x01(\bR\x10ttftTargetMissed\x12,\n" +
+	"\x12tpot_target_missed\x18\x12 \x01(\bR\x10tpotTargetMissed\"\xe1\x01\n" +
 	"\vAlternative\x12+\n" +
 	"\x06target\x18\x01 \x01(\v2\x13.kvoracle.v1.TargetR\x06target\x123\n" +
 	"\amatched\x18\x02 \x01(\v2\x19.kvoracle.v1.TokensByTierR\amatched\x124\n" +
@@ -1572,7 +1608,7 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\x1bSESSION_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16SESSION_OUTCOME_STAYED\x10\x01\x12\x19\n" +
 	"\x15SESSION_OUTCOME_MOVED\x10\x02\x12\x1f\n" +
-	"\x1bSESSION_OUTCOME_WORKER_GONE\x10\x03*\x9c\x02\n" +
+	"\x1bSESSION_OUTCOME_WORKER_GONE\x10\x03*\xbf\x02\n" +
 	"\fChoiceReason\x12\x1d\n" +
 	"\x19CHOICE_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cCHOICE_REASON_ONLY_CANDIDATE\x10\x01\x12\x1c\n" +
@@ -1581,7 +1617,8 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\x19CHOICE_REASON_TIE_SESSION\x10\x04\x12&\n" +
 	"\"CHOICE_REASON_TIE_FEWEST_IN_FLIGHT\x10\x05\x12\"\n" +
 	"\x1eCHOICE_REASON_TIE_LEAST_RECENT\x10\x06\x12\x1e\n" +
-	"\x1aCHOICE_REASON_POLICY_ORDER\x10\a*\x9f\x02\n" +
+	"\x1aCHOICE_REASON_POLICY_ORDER\x10\a\x12!\n" +
+	"\x1dCHOICE_REASON_REACHES_TARGETS\x10\b*\x9f\x02\n" +
 	"\x0fExclusionReason\x12 \n" +
 	"\x1cEXCLUSION_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19EXCLUSION_REASON_DRAINING\x10\x01\x12\x1b\n" +
