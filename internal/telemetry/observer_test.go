@@ -33,6 +33,7 @@ func everything(tel *telemetry.Telemetry) {
 	o.Blocks(counters)
 	a := answer()
 	a.Shadow = &oracle.Shadow{Policy: "random", Cost: -0.5}
+	a.Goals.TTFT = 1
 	o.Decided(a, 120*time.Microsecond)
 	o.Blocks(oracle.BlockCounters{
 		Stored: 1, RepeatedStores: 2, Removed: 3, UnknownRemovals: 4, Orphans: 5, DuplicateBatches: 7, Gaps: 8,
@@ -46,6 +47,8 @@ func everything(tel *telemetry.Telemetry) {
 	o.Prediction(64, 100)
 	o.Prediction(64, 64)
 	o.FirstToken(0.5, 0.25)
+	o.Goal(true)
+	o.Goal(false)
 	o.FirstToken(0.25, 1)
 	o.Released(3, "lease")
 	o.WorkerState(&fleet.Worker{}, "registered")
@@ -67,6 +70,9 @@ func TestEachReportIsCountedOnce(t *testing.T) {
 	got := collect(t, r)
 	want := map[string]point{
 		"kvoracle.decisions{blocks=fresh,booked=true,load=reported,policy=least_time,reason=least_cost}": {1, 0},
+		"kvoracle.targets.predicted{outcome=reached}":                                                    {value: 1},
+		"kvoracle.targets.measured{outcome=reached}":                                                     {value: 1},
+		"kvoracle.targets.measured{outcome=missed}":                                                      {value: 1},
 		"kvoracle.shadow.decisions{agrees=false,policy=least_time,shadow=random}":                        {1, 0},
 		"kvoracle.shadow.cost{direction=under}":                                                          {0.5, 1},
 		"kvoracle.decision.duration":                                                                     {120e-6, 1},
