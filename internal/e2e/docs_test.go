@@ -3,10 +3,15 @@
 package e2e
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -54,9 +59,8 @@ func shellBlocks(t *testing.T, doc string) []block {
 
 // runBlocks runs a document's commands, one block after another in one folder, with what the document calls its parts
 // replaced by those of the test.
-func runBlocks(t *testing.T, doc string, env []string, replace *strings.Replacer) {
+func runBlocks(t *testing.T, doc, dir string, env []string, replace *strings.Replacer) {
 	t.Helper()
-	dir := t.TempDir()
 	for _, b := range shellBlocks(t, doc) {
 		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", replace.Replace(b.script))
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
@@ -75,5 +79,60 @@ func runBlocks(t *testing.T, doc string, env []string, replace *strings.Replacer
 // TestHTTPDoc runs the commands of docs/http.md.
 func TestHTTPDoc(t *testing.T) {
 	s := start(t, "--http-listen=127.0.0.1:0")
-	runBlocks(t, filepath.Join("..", "..", "docs", "http.md"), nil, strings.NewReplacer("127.0.0.1:7072", s.http))
+	runBlocks(t, filepath.Join("..", "..", "docs", "http.md"), t.TempDir(), nil, strings.NewReplacer("127.0.0.1:7072", s.http))
+}
+
+// freePorts are addresses that nobody listens on at the moment.
+func freePorts(t *testing.T, n int) []string {
+	t.Helper()
+	var out []string
+	var held []net.Listener // until the end, so that no port is given twice
+	for range n {
+		lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, out = append(held, lis), append(out, lis.Addr().String())
+	}
+	for _, lis := range held {
+		if err := lis.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// TestAdoptingDoc runs the commands of docs/adopting.md on the built programs, and looks for each metric that it names.
+func TestAdoptingDoc(t *testing.T) {
+	build(t, "server/cmd/kvoracle")
+	build(t, "client/cmd/kvoraclectl")
+	dir := t.TempDir()
+	t.Cleanup(func() { // of a document that failed on the way
+		text, err := os.ReadFile(filepath.Join(dir, "kvoracle.pid"))
+		if err != nil {
+			return
+		}
+		if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && t.Failed() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	ports := freePorts(t, 3)
+	doc := filepath.Join("..", "..", "docs", "adopting.md")
+	runBlocks(t, doc, dir, []string{"PATH=" + programs + string(os.PathListSeparator) + os.Getenv("PATH")},
+		strings.NewReplacer("127.0.0.1:7070", ports[0], "127.0.0.1:7071", ports[1], "127.0.0.1:7072", ports[2]))
+
+	text, err := os.ReadFile(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := os.ReadFile(filepath.Join(dir, "metrics.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := strings.Split(string(metrics), "\n")
+	for _, name := range regexp.MustCompile(`kvoracle_[a-z_]+`).FindAllString(string(text), -1) {
+		if !slices.ContainsFunc(there, func(line string) bool { return strings.HasPrefix(line, name) }) {
+			t.Errorf("%s names %s, which a server that has just worked does not show", doc, name)
+		}
+	}
 }

@@ -20,7 +20,7 @@ func TestPythonGateway(t *testing.T) {
 	if python == "" {
 		t.Fatalf("%s is not set: run this test by `make e2e`", pythonEnv)
 	}
-	path := strings.Join([]string{makeStubs(t, python), filepath.Join("..", "..", "client", "python")}, string(os.PathListSeparator))
+	path := makeStubs(t, python) + string(os.PathListSeparator) + filepath.Join("..", "..", "client", "python")
 	s := start(t)
 	cmd := exec.CommandContext(t.Context(), python, filepath.Join("testdata", "gateway.py"), s.grpc)
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1")
