@@ -183,6 +183,12 @@ bench-path: ## Measure the way from tokens to the answer, step by step, with cha
 	go -C bench build -o ../bin/ ./pathbench
 	bin/pathbench
 
+.PHONY: bench-zmtp
+bench-zmtp: ## Measure our ZeroMQ, publisher and subscriber on one core together (about 15 s)
+	go test -run='^$$' -bench='^BenchmarkSubscribe$$' -benchmem -cpu=1 -benchtime=2s ./internal/engine/zmtp |
+		awk '{ print } $$1 ~ /payload=100$$/ { for (i = 2; i < NF; i++) if ($$(i + 1) == "msgs/cpu-s") rate = $$i }
+			END { printf "bar zmtp-small-messages-per-processor-second %.0f 200000 %s\n", rate, (rate >= 200000 ? "ok" : "short") }'
+
 # Flags of the report benchmark: REPORTFLAGS='-rounds 2', REPORTFLAGS='-streams 200 -every 20ms'.
 REPORTFLAGS ?=
 
