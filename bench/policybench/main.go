@@ -7,11 +7,10 @@
 package main
 
 import (
-	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
+	"github.com/kvoracle/kvoracle/bench/bars"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/policy"
 )
@@ -26,14 +25,13 @@ func main() {
 		idle  bool
 		limit float64 // ns
 	}{
-		{"choice of 64, busy", 64, false, 300},
-		{"choice of 64, idle", 64, true, 300},
-		{"choice of 1,024, busy", 1024, false, 4000},
-		{"choice of 1,024, idle", 1024, true, 4000},
+		{"choice-64-busy", 64, false, 300},
+		{"choice-64-idle", 64, true, 300},
+		{"choice-1024-busy", 1024, false, 4000},
+		{"choice-1024-idle", 1024, true, 4000},
 	} {
 		req, table := question(c.n, c.idle)
-		var ns []float64
-		var allocations int64
+		var ns, allocations []float64
 		for range rounds {
 			var d policy.Pick
 			r := testing.Benchmark(func(b *testing.B) {
@@ -43,20 +41,18 @@ func main() {
 				}
 			})
 			ns = append(ns, float64(r.T.Nanoseconds())/float64(r.N))
-			allocations = max(allocations, r.AllocsPerOp())
+			allocations = append(allocations, float64(r.AllocsPerOp()))
 		}
-		slices.Sort(ns)
-		bar(c.name+", ns", ns[rounds/2], c.limit)
-		bar(c.name+", allocations", float64(allocations), 0)
+		for _, b := range []struct {
+			bars.Bar
+			all []float64
+		}{
+			{bars.Bar{Name: c.name, Limit: c.limit, Unit: "ns"}, ns},
+			{bars.Bar{Name: c.name + "-allocs", Limit: 0.5, Unit: "allocations; 0 is wanted"}, allocations},
+		} {
+			b.Print(b.all)
+		}
 	}
-}
-
-func bar(name string, measured, limit float64) {
-	verdict := "ok"
-	if measured > limit {
-		verdict = "short"
-	}
-	fmt.Printf("bar  %-36s %8.0f %8.0f %s\n", name, measured, limit, verdict)
 }
 
 // question is a prompt of 8,000 tokens and a fleet of n.

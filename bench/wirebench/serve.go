@@ -10,6 +10,7 @@ import (
 	"net/http/pprof"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,6 +33,7 @@ import (
 // on a gRPC server as it comes out of the box. It ends when its input does.
 func serve(core int, traced, sheds bool, profiles string) error {
 	runtime.GOMAXPROCS(1)
+	debug.SetGCPercent(server.GCPercent) // as the program does
 	if err := pin(core); err != nil {
 		fmt.Fprintln(os.Stderr, "not pinned:", err)
 	}
