@@ -324,19 +324,22 @@ func (s *scan) skip() bool {
 	}
 }
 
-// number reads a number that is written in digits only.
+// number reads a number that is written in digits only. Nineteen of them fit into 64 bits, whatever they are.
 func (s *scan) number(most uint64) (v uint64, ok bool) {
 	from := s.at
-	for s.at < len(s.text) && s.text[s.at] >= '0' && s.text[s.at] <= '9' {
+	for s.at < len(s.text) {
 		d := uint64(s.text[s.at] - '0')
-		if v > (most-d)/10 {
+		if d > 9 {
+			break
+		}
+		if s.at-from >= 19 && v > (most-d)/10 {
 			return 0, false
 		}
 		v = v*10 + d
 		s.at++
 	}
 	n := s.at - from
-	return v, n == 1 || n > 1 && s.text[from] != '0'
+	return v, v <= most && (n == 1 || n > 1 && s.text[from] != '0')
 }
 
 // trim is for protojson's errors, whose beginning is made to vary.

@@ -48,7 +48,9 @@ func texts() []string {
 		`{"required_labels":{"tokens":"x"},"tokens":{"token_ids":[1]}}`,
 		`{"block_hashes":{"hash_scheme":"xxh3-64/1337","block_size":16,"local_hashes":[1,"18446744073709551615"],"token_count":33}}`,
 		`{"blockHashes":{"localHashes":["1"],"blockSize":16}}`, `{"block_hashes":{"local_hashes":["18446744073709551616"]}}`,
-		`{"block_hashes":{"local_hashes":["1]}}`, `{"block_hashes":{"local_hashes":["01"]}}`, `{"block_hashes":{"token_ids":[1]}}`,
+		`{"block_hashes":{"local_hashes":[99999999999999999999,"9999999999999999999"]}}`, `{"tokens":{"token_ids":[99999999999999999999999]}}`,
+		`{"block_hashes":{"local_hashes":[18446744073709551615,18446744073709551609]}}`, `{"block_hashes":{"local_hashes":[28446744073709551615]}}`,
+		`{"tokens":{"token_ids":[42949672950]}}`, `{"block_hashes":{"local_hashes":["1]}}`, `{"block_hashes":{"local_hashes":["01"]}}`, `{"block_hashes":{"token_ids":[1]}}`,
 		`{"tokens":{"token_ids":[1]},"block_hashes":{"local_hashes":[1]}}`, `{"model":"` + "\xff" + `","tokens":{"token_ids":[1]}}`,
 		`{,"tokens":{"token_ids":[1]}}`, `{"model":"m",,"tokens":{"token_ids":[1]}}`, `{"a":1 "tokens":{"token_ids":[1]}}`,
 	}
