@@ -204,6 +204,14 @@ bench-bridge: ## Measure a bridge on one core that hears 16 ranks publish 100,00
 	go -C bench build -o ../bin/ ./bridgebench
 	bin/bridgebench
 
+# Flags of the Envoy benchmark: ENVOYFLAGS='-rounds 2', ENVOYFLAGS='-rate 1000 -body 32000'.
+ENVOYFLAGS ?=
+
+.PHONY: bench-envoy
+bench-envoy: .cache/e2e/venv/.ready build ## Measure what kvoracle adds to a request through Envoy; needs what e2e needs (about 60 s)
+	@go -C bench build -o ../bin/ ./envoybench
+	bin/envoybench -envoy .cache/e2e/venv/bin/envoy $(ENVOYFLAGS)
+
 # How long `make soak` compares.
 SOAK ?= 10m
 
@@ -219,10 +227,10 @@ VLLM := .cache/e2e/vllm
 VLLM_REQUIREMENTS := internal/e2e/testdata/requirements-vllm.txt
 
 .PHONY: e2e
-e2e: $(VENV)/.ready ## Run the built server against a Python client; needs python3 with venv, and PyPI once
+e2e: $(VENV)/.ready ## Run the built server with Python clients and Envoy; needs python3 with venv, and PyPI once
 	$(step)
 	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python'
-	go test -v $(TAGS) -count=1 -timeout=5m ./internal/e2e/... 2>&1 | awk -f .ci/gotest.awk
+	go test -v $(TAGS) -count=1 -timeout=15m ./internal/e2e/... 2>&1 | awk -f .ci/gotest.awk
 
 .PHONY: e2e-vllm
 e2e-vllm: $(VENV)/.ready $(VLLM)/.ready ## Hold Route's answers against what two real vLLM engines on CPU take from their caches; needs 6 GB from PyPI once

@@ -136,3 +136,16 @@ func TestAdoptingDoc(t *testing.T) {
 		}
 	}
 }
+
+// TestEnvoyDoc runs the commands of docs/envoy.md.
+func TestEnvoyDoc(t *testing.T) {
+	s := newStack(t, bufferedMode, 2000)
+	var addresses []string
+	for _, e := range s.engines {
+		addresses = append(addresses, e.address)
+	}
+	runBlocks(t, filepath.Join("..", "..", "docs", "envoy.md"), nil, strings.NewReplacer(
+		"127.0.0.1:7072", s.http, "127.0.0.1:7071", s.ops, "http://127.0.0.1:8080", s.url,
+		"127.0.0.1:800'$i'", "'$(echo "+strings.Join(addresses, " ")+" | cut -d' ' -f$i)'",
+	))
+}

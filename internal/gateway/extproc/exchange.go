@@ -297,10 +297,10 @@ func (x *exchange) close() {
 	if x.isFirst && x.stage == waiting {
 		x.s.cfg.Observer.Picked(Abandoned)
 	}
-	l, seesAll := x.life, x.respMode != none
+	l := x.life
 	x.mu.Unlock()
 	if l != nil {
-		l.left(seesAll)
+		l.left()
 	}
 }
 
@@ -308,7 +308,7 @@ func (x *exchange) close() {
 func (x *exchange) decide(ctx context.Context) verdict {
 	v := x.verdict(ctx)
 	if v.answer != nil && v.answer.Decision != 0 {
-		x.life = x.s.begin(v.answer, time.Now())
+		x.life = x.s.begin(v.answer, x.respMode != none, time.Now())
 	}
 	return v
 }
@@ -327,6 +327,9 @@ func (x *exchange) observe(m *extprocv3.ProcessingRequest) {
 			if name != "" {
 				x.s.cfg.Observer.Unobserved()
 			}
+			return
+		}
+		if l.seesAll {
 			return
 		}
 		l.watched()

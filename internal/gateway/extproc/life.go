@@ -12,6 +12,7 @@ import (
 type life struct {
 	s       *Service
 	answer  *oracle.Answer
+	seesAll bool          // response bodies come by the request's own stream: an observer has nothing to add
 	renewed time.Time     // guarded by Service.mu
 	over    chan struct{} // closed at the end
 
@@ -135,10 +136,10 @@ func (l *life) watched() {
 // observerWait is how long the end of a request waits for its observer, whose messages come by another stream.
 const observerWait = 250 * time.Millisecond
 
-// left notes that the request's own stream has ended. seesAll says that response bodies come by it.
-func (l *life) left(seesAll bool) {
+// left notes that the request's own stream has ended.
+func (l *life) left() {
 	l.mu.Lock()
-	mayBeWatched := l.isAnswered && !seesAll && !l.isOver && (l.isSeen || l.s.hasObservers.Load())
+	mayBeWatched := l.isAnswered && !l.seesAll && !l.isOver && (l.isSeen || l.s.hasObservers.Load())
 	l.mu.Unlock()
 	if mayBeWatched {
 		t := time.NewTimer(observerWait)
@@ -150,7 +151,7 @@ func (l *life) left(seesAll bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isAnswered && !l.isSeen && !seesAll {
+	if l.isAnswered && !l.isSeen && !l.seesAll {
 		l.finish() // it may have been given up; nobody can tell
 		return
 	}

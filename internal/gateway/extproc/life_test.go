@@ -170,6 +170,31 @@ func TestObserver(t *testing.T) {
 	}
 }
 
+// TestObserverOfWhatIsSeen: where bodies come by the request's own stream nothing is counted twice.
+func TestObserverOfWhatIsSeen(t *testing.T) {
+	r := start(t, 1, nil)
+	c := r.call(buffered, duplex)
+	c.post(textPath)
+	c.recv()
+	c.body(question, true)
+	to, decision := choice(t, c.recv())
+	look := r.call(none, none)
+	look.hides = true
+	look.meta = meta(t, spaceBalancer, map[string]any{keyDecision: decision, keyServed: to[0]})
+	look.seen(":status", ok, "content-type", streaming)
+	look.hides = true
+	look.responded(events, true)
+	look.over()
+	c.answered(to[0], false, ":status", ok, "content-type", streaming)
+	c.recv()
+	c.responded(events, true)
+	c.recv()
+	c.over()
+	if d := cmp.Diff([]string{"dispatched applied", "first_token applied", "matched 0 cached 8", "finished applied"}, r.heard()); d != "" {
+		t.Error(d)
+	}
+}
+
 // TestObservedClientLeaves: the end of the request's own stream is waited for no longer than a moment.
 func TestObservedClientLeaves(t *testing.T) {
 	r := start(t, 1, nil)

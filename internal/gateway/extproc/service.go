@@ -79,9 +79,9 @@ func (s *Service) Tick(now time.Time) {
 	}
 }
 
-// begin notes a booking that was made.
-func (s *Service) begin(a *oracle.Answer, now time.Time) *life {
-	l := &life{s: s, answer: a, renewed: now, over: make(chan struct{})}
+// begin notes a booking that was made. seesAll says that the response's bodies will come by the request's own stream.
+func (s *Service) begin(a *oracle.Answer, seesAll bool, now time.Time) *life {
+	l := &life{s: s, answer: a, seesAll: seesAll, renewed: now, over: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lives[a.Decision] = l

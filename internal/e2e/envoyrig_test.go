@@ -1,0 +1,318 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// stack is Envoy with a kvoracle and some engines behind it.
+type stack struct {
+	t       *testing.T
+	engines []*engine
+	url     string // of Envoy
+
+	oracle     *exec.Cmd
+	args       []string
+	grpc, http string // of the oracle
+	ops        string
+	exited     chan struct{}
+	stderr     lockedBuffer
+}
+
+// mode is how Envoy hands bodies over.
+type mode string
+
+const (
+	bufferedMode mode = "buffered" // deploy/envoy/envoy.yaml as it is
+	duplexMode   mode = "duplex"   // as gateways of the inference extension do, both ways
+)
+
+// newStack starts engines with caches of so many blocks, the oracle and Envoy.
+func newStack(t *testing.T, m mode, capacity int, args ...string) *stack {
+	t.Helper()
+	s := &stack{t: t}
+	for range 3 {
+		s.engines = append(s.engines, newEngine(t, capacity))
+	}
+	s.ops = freePort(t)
+	s.args = append([]string{"--http-listen=127.0.0.1:0", "--ops-listen=" + s.ops}, args...)
+	s.startOracle("127.0.0.1:0")
+	t.Cleanup(func() {
+		s.killOracle(syscall.SIGKILL)
+		if t.Failed() {
+			t.Logf("kvoracle's stderr:\n%s", s.stderr.String())
+		}
+	})
+	s.startEnvoy(m)
+	return s
+}
+
+// freePort is an address that was free a moment ago.
+func freePort(t *testing.T) string {
+	t.Helper()
+	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close() //nolint:errcheck // it was only asked for its address
+	return lis.Addr().String()
+}
+
+func (s *stack) startOracle(listen string) {
+	s.t.Helper()
+	bin := build(s.t, "server/cmd/kvoracle")
+	s.oracle = exec.Command(bin, append([]string{"--listen=" + listen}, s.args...)...) //nolint:noctx // it is killed by hand
+	out := newLineFinder(servingPrefix, servingHTTPPrefix)
+	s.oracle.Stdout, s.oracle.Stderr = out, &s.stderr
+	if err := s.oracle.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.exited = make(chan struct{})
+	go func(cmd *exec.Cmd, exited chan struct{}) {
+		_ = cmd.Wait()
+		close(exited)
+	}(s.oracle, s.exited)
+	select {
+	case lines := <-out.found:
+		s.grpc, s.http = lines[0], lines[1]
+	case <-s.exited:
+		s.t.Fatalf("kvoracle ended before it served: %s", s.stderr.String())
+	case <-time.After(startTimeout):
+		s.t.Fatal("kvoracle does not serve")
+	}
+}
+
+// killOracle ends it and waits until it has.
+func (s *stack) killOracle(signal syscall.Signal) {
+	_ = s.oracle.Process.Signal(signal) // it may be gone
+	<-s.exited
+}
+
+// register makes all engines known.
+func (s *stack) register(maxRequests int) {
+	s.t.Helper()
+	for i := range s.engines {
+		s.registerOne(i, maxRequests)
+	}
+}
+
+func (s *stack) registerOne(i, maxRequests int) {
+	s.t.Helper()
+	body := fmt.Sprintf(`{"spec":{"worker_id":"w%d","address":%q,"model":"m","block_size":%d,"max_requests":%d}}`,
+		i, s.engines[i].address, tokensPerBlock, maxRequests)
+	if code, answer := s.do(http.MethodPost, "http://"+s.http+"/v1/workers", body); code != 200 {
+		s.t.Fatalf("register: %d %s", code, answer)
+	}
+}
+
+func (s *stack) do(method, url, body string) (code int, answer string) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	b, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b)
+}
+
+// metric is the sum of a metric's values whose labels have all these words.
+func (s *stack) metric(name string, words ...string) float64 {
+	s.t.Helper()
+	code, page := s.do(http.MethodGet, "http://"+s.ops+"/metrics", "")
+	if code != 200 {
+		return -1
+	}
+	sum := 0.0
+lines:
+	for line := range strings.SplitSeq(page, "\n") {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest == "" || rest[0] != '{' && rest[0] != ' ' {
+			continue
+		}
+		for _, w := range words {
+			if !strings.Contains(rest, w) {
+				continue lines
+			}
+		}
+		v, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
+		if err != nil {
+			s.t.Fatalf("%s: %v", line, err)
+		}
+		sum += v
+	}
+	return sum
+}
+
+// until waits for something to come true.
+func (s *stack) until(what string, isSo func() bool) {
+	s.t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for !isSo() {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("in vain: %s", what)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// startEnvoy starts the release binary with deploy/envoy/envoy.yaml, its ports replaced by those of the test.
+func (s *stack) startEnvoy(m mode) {
+	s.t.Helper()
+	python := os.Getenv(pythonEnv)
+	if python == "" {
+		s.t.Fatalf("%s is not set: run this test by `make e2e`", pythonEnv)
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "envoy", "envoy.yaml"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	config := string(text)
+	port := func(address string) string { return address[strings.LastIndexByte(address, ':')+1:] }
+	replace := func(old, by string) {
+		if !strings.Contains(config, old) {
+			s.t.Fatalf("the configuration has no %q", old)
+		}
+		config = strings.Replace(config, old, by, 1)
+	}
+	replace("port_value: 9901", "port_value: 0")
+	replace("port_value: 8080", "port_value: 0")
+	replace("port_value: 7070", "port_value: "+port(s.grpc))
+	for i, e := range s.engines {
+		replace("port_value: 800"+strconv.Itoa(i+1), "port_value: "+port(e.address))
+	}
+	replace("message_timeout: 0.1s ", "message_timeout: 5s ") // this machine may be busy with something else
+	if m == duplexMode {
+		for _, x := range []string{"request", "response"} {
+			config = regexp.MustCompile(x+`_body_mode: (BUFFERED|NONE)`).ReplaceAllString(config, x+"_body_mode: FULL_DUPLEX_STREAMED")
+			replace(x+"_trailer_mode: SKIP", x+"_trailer_mode: SEND")
+		}
+		from, to := strings.Index(config, "          # The observer"), strings.Index(config, "          - name: envoy.filters.http.router")
+		config = config[:from] + config[to:]
+	}
+	dir := s.t.TempDir()
+	file, admin := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(filepath.Dir(python), "envoy"), "-c", file, //nolint:noctx // it outlives the test's context
+		"--admin-address-path", admin, "--concurrency", "2", "--log-level", "warn", "--disable-hot-restart")
+	var log lockedBuffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if s.t.Failed() {
+			s.t.Logf("Envoy's log:\n%s", log.String())
+		}
+	})
+	at := ""
+	s.until("Envoy says where its pages are", func() bool {
+		b, err := os.ReadFile(admin)
+		at = string(b)
+		return err == nil && at != ""
+	})
+	s.until("Envoy serves and has found kvoracle well", func() bool {
+		code, page := s.do(http.MethodGet, "http://"+at+"/clusters", "")
+		return code == 200 && strings.Contains(page, "kvoracle::"+s.grpc+"::health_flags::healthy")
+	})
+	s.until("Envoy listens", func() bool {
+		var page struct {
+			Listeners []struct {
+				Address struct {
+					Socket struct {
+						Port int `json:"port_value"`
+					} `json:"socket_address"`
+				} `json:"local_address"`
+			} `json:"listener_statuses"`
+		}
+		_, text := s.do(http.MethodGet, "http://"+at+"/listeners?format=json", "")
+		if json.Unmarshal([]byte(text), &page) != nil || len(page.Listeners) == 0 || page.Listeners[0].Address.Socket.Port == 0 {
+			return false
+		}
+		s.url = fmt.Sprintf("http://127.0.0.1:%d", page.Listeners[0].Address.Socket.Port)
+		return true
+	})
+}
+
+// lockedBuffer is a process's output.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+// String gives what was written.
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// message is one of a conversation.
+type message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// ask is one chat request to a base URL.
+func ask(ctx context.Context, url string, talk []message, isStream bool, header ...string) (*http.Response, error) {
+	body, err := json.Marshal(map[string]any{"model": "m", "messages": talk, "stream": isStream, "max_tokens": 4})
+	if err != nil {
+		return nil, err
+	}
+	return post(ctx, url, bytes.NewReader(body), header...)
+}
+
+func post(ctx context.Context, url string, body io.Reader, header ...string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/chat/completions", body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return http.DefaultClient.Do(req)
+}
+
+// whole reads an answer to its end.
+func whole(resp *http.Response, err error) (code int, engine, text string, _ error) {
+	if err != nil {
+		return 0, "", "", err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, resp.Header.Get("X-Engine"), string(b), err
+}
