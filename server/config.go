@@ -110,6 +110,11 @@ type Config struct {
 	// ExtProcBodyTimeout is how long such a body may take to come where Envoy does not bound it (FULL_DUPLEX_STREAMED);
 	// then the request goes on without a decision. 0: 30 s.
 	ExtProcBodyTimeout time.Duration
+	// TokenizeURL is an engine (vLLM) that is asked, by POST /tokenize, for the token ids of prompts that come as text over
+	// HTTP, "http://host:port"; so they can be matched with what engines report. Empty: none, text is matched with text.
+	TokenizeURL string
+	// TokenizeBudget is how long such an answer may take; a decision does without a later one. 0: 20 ms.
+	TokenizeBudget time.Duration
 	// SessionHeader names the session in HTTP requests. Empty: "x-session-id".
 	SessionHeader string
 	// ModelNames says what names of models in HTTP requests stand for: "name=model", or "name=model+adapter@revision" for a
@@ -178,6 +183,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxMessageBytes, wire.Limits{MaxPromptTokens: c.MaxPromptTokens}.WithDefaults().MaxMessageBytes)
 	setDefault(&c.ExtProcMaxBody, max(c.MaxMessageBytes-aroundBody, c.MaxMessageBytes/2))
 	setDefault(&c.ExtProcBodyTimeout, 30*time.Second)
+	setDefault(&c.TokenizeBudget, 20*time.Millisecond)
 	setDefault(&c.SessionHeader, "x-session-id")
 	setDefault(&c.MaxConcurrentStreams, 10_000)
 	setDefault(&c.MaxHeaderBytes, 16<<10)

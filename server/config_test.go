@@ -16,7 +16,7 @@ func TestDefaultsRun(t *testing.T) {
 		for _, f := range reflect.VisibleFields(filled.Type()) {
 			switch f.Name {
 			case "OpsListen", "HTTPListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret", "ShadowPolicy",
-				"ModelNames",
+				"ModelNames", "TokenizeURL",
 				"TLSCert", "TLSKey", "TLSClientCA", "TLS12", "AccessFile", "MaxRate":
 				continue // zero means none or off
 			}
@@ -68,6 +68,7 @@ func TestContradictionsAreNamed(t *testing.T) {
 		{"pings too fast", func(c *Config) { c.KeepaliveTime = time.Millisecond }, []string{"KeepaliveTime", "1ms", "1s"}},
 		{"gateway grace", func(c *Config) { c.GatewayGrace = -time.Second }, []string{"GatewayGrace", "-1s"}},
 		{"body over message", func(c *Config) { c.ExtProcMaxBody = 4<<20 + 1 }, []string{"ExtProcMaxBody", "4194305", "MaxMessageBytes"}},
+		{"no URL", func(c *Config) { c.TokenizeURL = "127.0.0.1:8000" }, []string{"TokenizeURL", "127.0.0.1:8000", "http://"}},
 		{"model names", func(c *Config) { c.ModelNames = "a=m,b" }, []string{"ModelNames", `"b"`}},
 		{"an adapter without a name", func(c *Config) { c.ModelNames = "a=m+" }, []string{"ModelNames", `"a=m+"`}},
 		{"a name twice", func(c *Config) { c.ModelNames = "a=m,a=n" }, []string{"ModelNames", `"a"`}},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
+	"github.com/kvoracle/kvoracle/internal/gateway/tokenize"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
 )
@@ -17,7 +18,7 @@ import (
 // newExtProc makes the endpoint picker for Envoy. The configuration is valid and has its defaults.
 func (s *Server) newExtProc() *extproc.Service {
 	models, _ := parseModels(s.cfg.ModelNames)
-	return extproc.New(extproc.Config{
+	cfg := extproc.Config{
 		Oracle:        s.oracle,
 		Route:         s.pick,
 		Observer:      pickObserver{s.tel},
@@ -26,7 +27,14 @@ func (s *Server) newExtProc() *extproc.Service {
 		BodyTimeout:   s.cfg.ExtProcBodyTimeout,
 		SessionHeader: strings.ToLower(s.cfg.SessionHeader),
 		Models:        models,
-	})
+	}
+	if s.cfg.TokenizeURL != "" {
+		cfg.Tokenize = tokenize.New(tokenize.Config{
+			URL: s.cfg.TokenizeURL, Budget: s.cfg.TokenizeBudget, MaxTokens: s.cfg.MaxPromptTokens,
+			Counted: func(o tokenize.Outcome) { s.tel.Tokenized(o.String()) },
+		}).Tokens
+	}
+	return extproc.New(cfg)
 }
 
 // pick is one decision for a proxy, with its span.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -31,6 +32,9 @@ func (c Config) Validate() error {
 	f.durations(&c)
 	if !slices.Contains(policy.Names(), c.Policy) {
 		f.add("Policy: got %q, want one of %s", c.Policy, strings.Join(policy.Names(), ", "))
+	}
+	if u, err := url.Parse(c.TokenizeURL); c.TokenizeURL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		f.add("TokenizeURL: got %q, want http://host:port", c.TokenizeURL)
 	}
 	if _, err := parseModels(c.ModelNames); err != nil {
 		f.add("ModelNames: %w", err)
@@ -163,6 +167,7 @@ func (f *faults) durations(c *Config) {
 		{"ReportFresh", c.ReportFresh, 0},
 		{"GuessLinger", c.GuessLinger, 0},
 		{"ExtProcBodyTimeout", c.ExtProcBodyTimeout, 0},
+		{"TokenizeBudget", c.TokenizeBudget, 0},
 	} {
 		if d.value < d.least {
 			f.add("%s: got %v, want at least %v", d.field, d.value, d.least)

@@ -15,7 +15,7 @@ type instruments struct {
 	shadowCost metric.Float64Histogram
 
 	decisions, promptTokens, matchedTokens, refused, panics        metric.Int64Counter
-	picked, prompted, unobserved                                   metric.Int64Counter
+	picked, prompted, unobserved, tokenized                        metric.Int64Counter
 	blockChanges, blockOperations, blockRefusals                   metric.Int64Counter
 	blockBatches, blockDigests                                     metric.Int64Counter
 	snapshots, resyncs, samples                                    metric.Int64Counter
@@ -116,6 +116,7 @@ func newInstruments(b *builder) instruments {
 		unobserved:         b.counter(mUnobserved),
 		closed:             b.counter(mClosed),
 		reloads:            b.counter(mReloads),
+		tokenized:          b.counter(mTokenized),
 		shadows:            b.counter(mShadow),
 		shadowCost:         b.histogram(mShadowCost),
 		targets:            b.counter(mTargetsPredicted),

@@ -49,6 +49,7 @@ const (
 	mPicked     = "kvoracle.extproc.requests"
 	mPrompted   = "kvoracle.extproc.prompts"
 	mUnobserved = "kvoracle.extproc.unobserved"
+	mTokenized  = "kvoracle.tokenize.requests"
 
 	mShadow     = "kvoracle.shadow.decisions"
 	mShadowCost = "kvoracle.shadow.cost"
@@ -143,6 +144,7 @@ func Instruments() []Instrument {
 		{mPicked, Counter, "{request}", "HTTP requests that Envoy asked about, by what it was told: decided; in_turn (no prompt to look at); unparsed, unknown_model, late or failed (they went on without a choice); no_endpoint (503), shed (429), too_large (413); abandoned (gone before there was an answer).", []string{kOutcome}, nil},
 		{mPrompted, Counter, "{prompt}", "Prompts decided for Envoy, by what they were known by: token ids in the body, a tokenizer, or their text.", []string{kSource}, nil},
 		{mUnobserved, Counter, "{response}", "Responses that Envoy showed and whose decision is not known here: another replica's, or over already.", nil, nil},
+		{mTokenized, Counter, "{request}", "Texts whose tokens an engine was asked for: asked, known (remembered); or done without: late, busy, failed, foreign (of a kind that is not asked about).", []string{kOutcome}, nil},
 
 		{mShadow, Counter, "{decision}", "Booked decisions that a shadow policy took part in, by whether it would have chosen the same target; their share is its agreement.", []string{kPolicy, kShadow, kAgrees}, nil},
 		{mTargetsPredicted, Counter, "{decision}", "Booked decisions with a time target: reached, or missed (no worker was predicted to be soon enough).", []string{kOutcome}, nil},

@@ -61,6 +61,7 @@ func everything(tel *telemetry.Telemetry) {
 	tel.Closed("full")
 	tel.Reloaded("access", true)
 	tel.Reloaded("certificate", false)
+	tel.Tokenized("asked")
 }
 
 func TestEachReportIsCountedOnce(t *testing.T) {
@@ -113,6 +114,7 @@ func TestEachReportIsCountedOnce(t *testing.T) {
 		"kvoracle.worker.events{event=registered}":                                                       {1, 0},
 		"kvoracle.extproc.requests{outcome=decided}":                                                     {1, 0},
 		"kvoracle.extproc.prompts{source=text}":                                                          {1, 0},
+		"kvoracle.tokenize.requests{outcome=asked}":                                                      {1, 0},
 		"kvoracle.extproc.unobserved":                                                                    {1, 0},
 		"kvoracle.panics{rpc=kvoracle.v1.RouteService/Route}":                                            {1, 0},
 		"kvoracle.connections.closed{reason=full}":                                                       {1, 0},

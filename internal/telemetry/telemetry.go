@@ -156,6 +156,11 @@ func (t *Telemetry) Prompted(source string) {
 // Unobserved counts one response that a proxy showed in vain.
 func (t *Telemetry) Unobserved() { t.observer.in.unobserved.Add(t.observer.bg, 1) }
 
+// Tokenized counts one text whose tokens an engine was asked for. outcome comes from a closed set.
+func (t *Telemetry) Tokenized(outcome string) {
+	t.observer.count(t.observer.in.tokenized, t.observer.outcome, outcome, 1)
+}
+
 // TracerProvider makes spans that go where the decision spans go; nil when there is no tracing.
 func (t *Telemetry) TracerProvider() trace.TracerProvider {
 	if t.tracers == nil {

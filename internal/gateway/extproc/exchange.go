@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,11 +60,13 @@ type exchange struct {
 	isOver     bool
 }
 
+// errSeen says that an observer's stream has shown all there is to see. Envoy would keep it open for some seconds.
+var errSeen = errors.New("extproc: nothing more is wanted")
+
 // take handles one message. An error ends the stream.
 func (x *exchange) take(m *extprocv3.ProcessingRequest) error {
 	if m.GetObservabilityMode() {
-		x.observe(m)
-		return nil
+		return x.observe(m)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -314,7 +317,7 @@ func (x *exchange) decide(ctx context.Context) verdict {
 }
 
 // observe takes a message of a stream that nothing is answered to.
-func (x *exchange) observe(m *extprocv3.ProcessingRequest) {
+func (x *exchange) observe(m *extprocv3.ProcessingRequest) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.stage = passing
@@ -323,27 +326,33 @@ func (x *exchange) observe(m *extprocv3.ProcessingRequest) {
 		x.s.hasObservers.Store(true)
 		name := ofBalancer(m.GetMetadataContext(), keyDecision)
 		l := x.s.find(name)
-		if l == nil {
-			if name != "" {
-				x.s.cfg.Observer.Unobserved()
-			}
-			return
+		if l == nil && name != "" {
+			x.s.cfg.Observer.Unobserved()
 		}
-		if l.seesAll {
-			return
+		if l == nil || l.seesAll {
+			return errSeen
 		}
 		l.watched()
 		tellHeaders(l, m, r.ResponseHeaders)
 		x.watching = l
+		if r.ResponseHeaders.GetEndOfStream() {
+			return errSeen
+		}
 	case *extprocv3.ProcessingRequest_ResponseBody:
-		if x.watching != nil {
-			x.watching.saw(r.ResponseBody.GetBody(), r.ResponseBody.GetEndOfStream())
+		if x.watching == nil {
+			return errSeen
+		}
+		x.watching.saw(r.ResponseBody.GetBody(), r.ResponseBody.GetEndOfStream())
+		if r.ResponseBody.GetEndOfStream() {
+			return errSeen
 		}
 	case *extprocv3.ProcessingRequest_ResponseTrailers:
 		if x.watching != nil {
 			x.watching.trailed()
 		}
+		return errSeen
 	}
+	return nil
 }
 
 // tellHeaders tells a life what a response's headers say.

@@ -54,7 +54,10 @@ func (s *Service) Process(stream extprocv3.ExternalProcessor_ProcessServer) erro
 		default:
 			return err
 		}
-		if err := x.take(m); err != nil {
+		switch err := x.take(m); {
+		case errors.Is(err, errSeen):
+			return nil
+		case err != nil:
 			return err
 		}
 	}

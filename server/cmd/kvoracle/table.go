@@ -102,6 +102,8 @@ func (s *settings) groups() []group {
 		{"Envoy and other HTTP gateways", []setting{
 			{"ext-proc-max-body", "longest body that Envoy may send; 0: what fits a message", number(&s.ExtProcMaxBody)},
 			{"ext-proc-body-timeout", "how long a streamed body may take to come", span(&s.ExtProcBodyTimeout)},
+			{"tokenize-url", "vLLM engine that turns text into tokens (POST /tokenize); empty: none", str(&s.TokenizeURL)},
+			{"tokenize-budget", "how long a decision waits for that", span(&s.TokenizeBudget)},
 			{"session-header", "HTTP header that names a request's session", str(&s.SessionHeader)},
 			{"model-names", "what names in requests stand for: name=model+adapter@revision,...", str(&s.ModelNames)},
 		}},

@@ -1,0 +1,14 @@
+// Package tokenize asks an inference engine for the token ids of a prompt that came as text: vLLM's POST /tokenize, which
+// applies the model's own chat template. A prompt whose tokens are known is matched with what engines report; one whose are
+// not, by its text.
+//
+// It is a help and no need: an answer that does not come within the budget is done without, so a decision waits for no
+// longer than that. At most Config.Parallel are under way, the next is done without at once.
+//
+// What was asked is remembered, by a hash of the question that is seeded per process:
+//
+//	sum of tokens remembered <= Config.CacheTokens
+//
+// least recently used first to go. A turn of a conversation is a new question, so the cache is for what is asked again: retries,
+// fixed prompts, several answers to one.
+package tokenize
