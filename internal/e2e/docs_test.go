@@ -144,7 +144,7 @@ func TestEnvoyDoc(t *testing.T) {
 	for _, e := range s.engines {
 		addresses = append(addresses, e.address)
 	}
-	runBlocks(t, filepath.Join("..", "..", "docs", "envoy.md"), nil, strings.NewReplacer(
+	runBlocks(t, filepath.Join("..", "..", "docs", "envoy.md"), t.TempDir(), nil, strings.NewReplacer(
 		"127.0.0.1:7072", s.http, "127.0.0.1:7071", s.ops, "http://127.0.0.1:8080", s.url,
 		"127.0.0.1:800'$i'", "'$(echo "+strings.Join(addresses, " ")+" | cut -d' ' -f$i)'",
 	))
