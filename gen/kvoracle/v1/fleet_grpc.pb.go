@@ -57,8 +57,10 @@ type FleetServiceClient interface {
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
 	// WatchWorkers sends the list now and again whenever it may have changed, at most once per interval.
 	WatchWorkers(ctx context.Context, in *WatchWorkersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchWorkersResponse], error)
-	// ExplainDecision shows a recent decision with every candidate's row. The server keeps as many as its limits allow
-	// (65,536 decisions, 65,536 rows by default); old ones lose their rows first, and what is no longer kept is NOT_FOUND.
+	// ExplainDecision shows a recent decision with the rows that are kept of it. By the default policy those are the first
+	// places, four at least, and the deepest match; RouteRequest.explain shows every candidate. The server keeps as many as
+	// its limits allow (65,536 decisions, 65,536 rows by default); old ones lose their rows first, and what is no longer kept
+	// is NOT_FOUND.
 	ExplainDecision(ctx context.Context, in *ExplainDecisionRequest, opts ...grpc.CallOption) (*ExplainDecisionResponse, error)
 	// InvalidateWorker drops what the oracle believes a worker holds and asks its reporter for a snapshot.
 	InvalidateWorker(ctx context.Context, in *InvalidateWorkerRequest, opts ...grpc.CallOption) (*InvalidateWorkerResponse, error)
@@ -239,8 +241,10 @@ type FleetServiceServer interface {
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
 	// WatchWorkers sends the list now and again whenever it may have changed, at most once per interval.
 	WatchWorkers(*WatchWorkersRequest, grpc.ServerStreamingServer[WatchWorkersResponse]) error
-	// ExplainDecision shows a recent decision with every candidate's row. The server keeps as many as its limits allow
-	// (65,536 decisions, 65,536 rows by default); old ones lose their rows first, and what is no longer kept is NOT_FOUND.
+	// ExplainDecision shows a recent decision with the rows that are kept of it. By the default policy those are the first
+	// places, four at least, and the deepest match; RouteRequest.explain shows every candidate. The server keeps as many as
+	// its limits allow (65,536 decisions, 65,536 rows by default); old ones lose their rows first, and what is no longer kept
+	// is NOT_FOUND.
 	ExplainDecision(context.Context, *ExplainDecisionRequest) (*ExplainDecisionResponse, error)
 	// InvalidateWorker drops what the oracle believes a worker holds and asks its reporter for a snapshot.
 	InvalidateWorker(context.Context, *InvalidateWorkerRequest) (*InvalidateWorkerResponse, error)
