@@ -160,15 +160,11 @@ func (c *conn) message(m [][]byte, size int) error {
 	d := Delivery{Message: m, Conn: c.id}
 	if s.cfg.DropWhenFull {
 		if !s.in.offer(d, size) {
-			s.count.dropped.Add(1)
 			s.in.drop(Delivery{Event: &Event{Kind: Dropped, Address: c.addr, Dropped: 1}, Conn: c.id})
-			return nil
 		}
 	} else if !s.in.put(d, size) {
 		return ErrClosed
 	}
-	s.count.received.Add(1)
-	s.count.receivedBytes.Add(uint64(size))
 	return nil
 }
 

@@ -35,6 +35,6 @@
 // # Cost
 //
 // A small message costs two allocations to receive: its bytes, and the list of its frames; with the publisher's part it took
-// 1.1 to 1.4 microseconds of one busy core (`make bench-zmtp`). What is larger than 64 KiB is read
-// into the memory that is delivered.
+// 1.1 to 1.4 microseconds of one busy core (`make bench-zmtp`). What is larger than 64 KiB is read into the memory that is
+// delivered.
 package zmtp

@@ -28,6 +28,11 @@ type inbox struct {
 	items ring[delivered]
 	bytes int
 	drops int // Dropped events in items; they are not counted against maxItems
+
+	// Totals, counted with what they count, so that who has received a message finds it in them.
+	received      uint64
+	receivedBytes uint64
+	dropped       uint64
 }
 
 // delivered is a delivery with its cost.
@@ -54,6 +59,10 @@ func (q *inbox) offer(d Delivery, size int) bool {
 	}
 	q.items.push(delivered{d, cost})
 	q.bytes += cost
+	if d.Event == nil {
+		q.received++
+		q.receivedBytes += uint64(size)
+	}
 	room := n+1 < q.maxItems && q.bytes < q.maxBytes
 	q.mu.Unlock()
 	token(q.filled)
@@ -80,6 +89,7 @@ func (q *inbox) put(d Delivery, size int) bool {
 // items and connections.
 func (q *inbox) drop(d Delivery) {
 	q.mu.Lock()
+	q.dropped++
 	last := (*delivered)(nil)
 	if q.items.n > 0 {
 		last = q.items.at(q.items.n - 1)
@@ -134,10 +144,12 @@ func (q *inbox) poll() (Delivery, bool) {
 	return d.Delivery, true
 }
 
-func (q *inbox) depth() (items, bytes int) {
+// count fills in what the queue knows.
+func (q *inbox) count(st *Stats) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.items.n, q.bytes
+	st.Received, st.ReceivedBytes, st.Dropped = q.received, q.receivedBytes, q.dropped
+	st.Queued, st.QueuedBytes = q.items.n, q.bytes
 }
 
 // token leaves one in ch if there is none.

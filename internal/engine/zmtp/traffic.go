@@ -7,12 +7,11 @@ import (
 	"sync/atomic"
 )
 
-// counters are Stats while they are counted.
+// counters are those of Stats that the receive queue does not count.
 type counters struct {
-	received, receivedBytes, dropped, filtered atomic.Uint64
-	sent, sentBytes, sendDropped               atomic.Uint64
-	connects, disconnects, failures, refused   atomic.Uint64
-	violations, ignored, timeouts              atomic.Uint64
+	filtered, sent, sentBytes, sendDropped   atomic.Uint64
+	connects, disconnects, failures, refused atomic.Uint64
+	violations, ignored, timeouts            atomic.Uint64
 }
 
 // Recv returns the next message or event. It waits until there is one, ctx ends (ctx.Err) or the socket is closed
@@ -185,12 +184,12 @@ func (s *Socket) ended(err error) {
 func (s *Socket) Stats() Stats {
 	n := &s.count
 	st := Stats{
-		Received: n.received.Load(), ReceivedBytes: n.receivedBytes.Load(), Dropped: n.dropped.Load(), Filtered: n.filtered.Load(),
-		Sent: n.sent.Load(), SentBytes: n.sentBytes.Load(), SendDropped: n.sendDropped.Load(),
+		Filtered: n.filtered.Load(),
+		Sent:     n.sent.Load(), SentBytes: n.sentBytes.Load(), SendDropped: n.sendDropped.Load(),
 		Connects: n.connects.Load(), Disconnects: n.disconnects.Load(), Failures: n.failures.Load(), Refused: n.refused.Load(),
 		Violations: n.violations.Load(), Ignored: n.ignored.Load(), Timeouts: n.timeouts.Load(),
 	}
-	st.Queued, st.QueuedBytes = s.in.depth()
+	s.in.count(&st)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	st.Peers, st.LastError = len(s.peers), s.lastErr
