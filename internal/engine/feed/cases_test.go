@@ -173,6 +173,16 @@ func TestAnswersThatAreShort(t *testing.T) {
 	h.expect(t, "none", u{0, 1, 2, 3, 5, 6, 7}, u{0, 1, 4, 6}, nil, Doubtful)
 }
 
+// What came live before a ring forgot it counts, though the ring's answer begins later.
+func TestLiveBeforeTheRing(t *testing.T) {
+	h := &tape{}
+	f := New(Config{HasReplay: true}, h)
+	f.Connected(zero)
+	live(f, 1, 0, 1, 2, 3)
+	replay(f, 1, 2, 3, 4)
+	h.expect(t, "history", []uint64{0, 1, 2, 3, 4}, []uint64{0}, nil, Whole)
+}
+
 // A live message may come long after a replay has brought it; it is no restart.
 func TestLiveBehindReplay(t *testing.T) {
 	h := &tape{}

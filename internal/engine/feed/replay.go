@@ -25,6 +25,12 @@ func (f *Feed[M]) Replayed(sequence uint64, m M, now time.Time) {
 			return
 		}
 	}
+	if f.trust == Unheard && len(f.waiting) > 0 && f.waiting[0].sequence < sequence {
+		f.start(f.waiting[0].sequence) // it came live, and the ring has forgotten it already
+	}
+	if f.trust != Unheard && sequence > f.next {
+		f.drain(now)
+	}
 	switch {
 	case f.trust == Unheard:
 		f.start(sequence)
