@@ -292,9 +292,10 @@ func (r *rank) NewLife(cause feed.Cause) {
 	r.mapper.Reset()
 }
 
-// Trust implements feed.Handler.
+// Trust implements feed.Handler. What is in doubt is STALE at the oracle until the doubt is over.
 func (r *rank) Trust(t feed.Trust) {
 	r.count.trust.Store(uint32(t))
+	r.life.reporters[r.number].Doubt(t == feed.Doubtful)
 	r.log.Info("kvoracle bridge: trust in the rank's contents", "trust", t.String())
 }
 
