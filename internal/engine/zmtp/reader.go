@@ -32,6 +32,7 @@ type frameReader struct {
 func newFrameReader(r io.Reader, c *Config) *frameReader {
 	return &frameReader{
 		in: bufio.NewReaderSize(r, readBuffer), maxBytes: c.MaxMessage, maxFrame: c.MaxFrame, maxFrames: c.MaxFrames,
+		cmd: make([]byte, 0, 64), // an empty command is one, too, and not nil
 	}
 }
 
