@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,13 +32,14 @@ type prompt struct {
 
 // hash is what the engine calls a prompt's last block. Like an engine's, it depends on an image only where it overlaps.
 func (p *prompt) hash() uint64 {
-	s := fmt.Sprint(p.tokens, p.lora, p.salt)
+	var s strings.Builder
+	s.WriteString(fmt.Sprint(p.tokens, p.lora, p.salt))
 	for i := range len(p.tokens) / size {
 		for _, x := range p.over(i) {
-			s += fmt.Sprint(i, x.id, x.first)
+			s.WriteString(fmt.Sprint(i, x.id, x.first))
 		}
 	}
-	return block.Sum([]byte(s))
+	return block.Sum([]byte(s.String()))
 }
 
 // over is the images over block i.
