@@ -1,6 +1,8 @@
 package oracle
 
 import (
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -28,6 +30,14 @@ type RouteRequest struct {
 	Addresses       []string // only workers that are reached there; nil: all
 	NeedsAddress    bool     // only workers that say where they are reached
 	MaxAlternatives int
+}
+
+// asked sums up what must be the same in a request that has the name of another, for the other's answer to be its own: an
+// answer says what is cached, which must not be told across salts.
+func (r *RouteRequest) asked() uint64 {
+	return named64(strings.Join([]string{
+		r.Model, r.LoRAName, r.LoRARevision, r.CacheSalt, strconv.Itoa(r.Prompt.Length), strconv.FormatBool(r.IsPair),
+	}, "\x00"))
 }
 
 // Prompt is tokens, or local hashes with their block size and the token count. Either may be packed: as they lie on the
@@ -233,5 +243,6 @@ type Answer struct {
 	MissesTPOT bool
 
 	freed uint64          // the feed's, when this was decided
+	asked uint64          // of a request with a name: see RouteRequest.asked
 	start load.DecisionID // the booking of Prefill; 0: there is none
 }

@@ -40,6 +40,7 @@ const (
 	ReasonModelUnknown       Reason = "MODEL_UNKNOWN"
 	ReasonWorkerUnknown      Reason = "WORKER_UNKNOWN"
 	ReasonDecisionUnknown    Reason = "DECISION_UNKNOWN"
+	ReasonRequestIDTaken     Reason = "REQUEST_ID_TAKEN"
 	ReasonNoEligibleWorker   Reason = "NO_ELIGIBLE_WORKER"
 	ReasonHashSchemeMismatch Reason = "HASH_SCHEME_MISMATCH"
 	ReasonBlockSizeMismatch  Reason = "BLOCK_SIZE_MISMATCH"

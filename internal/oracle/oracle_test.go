@@ -73,6 +73,30 @@ func route(t *testing.T, o *Oracle, p Prompt, change func(*RouteRequest), now ti
 
 func dry(r *RouteRequest) { r.DryRun = true }
 
+// TestANameOfAnotherRequestGivesNothingAway: a request that has the name of one under way gets its decision only if it asks
+// for the same; else it is refused, and what is booked stays.
+func TestANameOfAnotherRequestGivesNothingAway(t *testing.T) {
+	o := New(Config{}, nil)
+	store(t, open(t, o, "w", 1, t0), 1, chain(1, 2, 3), t0)
+	first := route(t, o, prompt(1, 2, 3), func(r *RouteRequest) { r.RequestID, r.CacheSalt = "r", "mine" }, t0)
+	for name, change := range map[string]func(*RouteRequest){
+		"no salt":      func(r *RouteRequest) { r.CacheSalt = "" },
+		"another salt": func(r *RouteRequest) { r.CacheSalt = "yours" },
+		"an adapter":   func(r *RouteRequest) { r.LoRAName = "x" },
+		"longer":       func(r *RouteRequest) { r.Prompt = prompt(1, 2, 3, 4) },
+	} {
+		r := &RouteRequest{Model: "m", Prompt: prompt(1, 2, 3), RequestID: "r", CacheSalt: "mine"}
+		change(r)
+		if a, err := o.Route(context.Background(), r, t0); !isKind(err, FailedPrecondition) {
+			t.Errorf("%s: %+v, %v", name, a, err)
+		}
+	}
+	again := route(t, o, prompt(1, 2, 3), func(r *RouteRequest) { r.RequestID, r.CacheSalt = "r", "mine" }, t0)
+	if !again.Repeated || again.Decision != first.Decision || o.load.Stats().Bookings != 1 {
+		t.Errorf("asked again: %+v, %d bookings", again, o.load.Stats().Bookings)
+	}
+}
+
 func TestConfidenceFollowsTheStream(t *testing.T) {
 	o := New(Config{StreamGrace: 10 * time.Second, WorkerLease: time.Minute, ForgetAfter: time.Hour}, nil)
 	s := open(t, o, "w", 1, t0)

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -166,9 +167,15 @@ func (w *work) reset(now time.Time) {
 func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error) {
 	o.deciding.Lock()
 	defer o.deciding.Unlock()
+	asked := uint64(0)
 	if r.RequestID != "" && !r.DryRun {
+		asked = r.asked()
 		if id, ok := o.load.Living(r.RequestID); ok {
 			if a := o.history.get(id); a != nil {
+				if a.asked != asked {
+					return nil, Fault(FailedPrecondition, ReasonRequestIDTaken, "request_id", strconv.Quote(r.RequestID),
+						"another request of that name is under way; want a name that no other request has")
+				}
 				again := *a
 				if r.Explain {
 					full, _ := o.history.explain(id)
@@ -261,7 +268,7 @@ func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error
 		o.watch(r, w)
 	}
 	o.nextID++
-	a.Decision = load.DecisionID(o.nextID)
+	a.Decision, a.asked = load.DecisionID(o.nextID), asked
 	a.Lease = o.cfg.Load.Lease
 	p := &w.prompts[best.size]
 	if err := o.load.BookMarked(load.Booking{

@@ -485,7 +485,9 @@ func (x *MultimodalItem) GetDigest() []byte {
 // RouteRequest is one question.
 type RouteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller's name for the request; at most 128 bytes. Used for idempotency and traces. Empty: not idempotent.
+	// The caller's name for the request; at most 128 bytes. Used for idempotency and traces: while the booking lives, the same
+	// question gets the same decision, and another one of that name FAILED_PRECONDITION (REQUEST_ID_TAKEN). Empty: not
+	// idempotent.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Base model. Required. Must equal a worker's WorkerSpec.model.
 	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
