@@ -34,6 +34,7 @@ list-go := find . -name '*.go' -not -path './.*' -not -path './gen/*'
 list-modules := git ls-files --cached --others --exclude-standard -- go.mod '*/go.mod'
 # Files that may carry the build tag of the end-to-end tests are checked too.
 TAGS := -tags=e2e
+ALLTAGS := $(TAGS),vllm
 
 step = @printf '\n== %s\n' '$@'
 
@@ -339,12 +340,12 @@ check-tidy: ## Every go.mod is tidy
 .PHONY: check-vet
 check-vet: ## go vet
 	$(step)
-	go vet $(TAGS) ./...
+	go vet $(ALLTAGS) ./...
 
 .PHONY: check-fix
 check-fix: ## Code uses today's idioms, as go fix knows them
 	$(step)
-	go fix $(TAGS) -diff ./... || { echo 'run: go fix $(TAGS) ./...'; exit 1; }
+	go fix $(ALLTAGS) -diff ./... || { echo 'run: go fix $(ALLTAGS) ./...'; exit 1; }
 
 .PHONY: check-lint
 check-lint: ## Linters, and the import table of .golangci.yml

@@ -16,10 +16,10 @@ import (
 
 // startBridge builds kvoraclectl and runs its bridge over the engines, by a file. It returns the operator's address once
 // every rank is heard and told. At the test's end the bridge must stop in time and with exit code 0.
-func startBridge(t *testing.T, oracle string, engines []*engine) (ops string) {
+func startBridge(t *testing.T, oracle string, engines []*vllmEngine) (ops string) {
 	t.Helper()
 	bin, file := build(t, "client/cmd/kvoraclectl"), filepath.Join(t.TempDir(), "bridge.yaml")
-	ops = fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
+	ops = freePorts(t, 1)[0]
 	var yaml strings.Builder
 	fmt.Fprintf(&yaml, "oracle: %s\nlisten: %s\nengines:\n", oracle, ops)
 	for _, e := range engines {

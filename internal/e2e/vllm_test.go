@@ -37,10 +37,10 @@ func TestVLLM(t *testing.T) {
 		t.Fatalf("%s and %s are not both set: run this test by `make e2e-vllm`", pythonEnv, vllmEnv)
 	}
 	model := writeModel(t)
-	ports := freePorts(t, 3*len(engineNames))
-	engines := make([]*engine, len(engineNames))
+	ports := portNumbers(t, 3*len(engineNames))
+	engines := make([]*vllmEngine, len(engineNames))
 	for i, name := range engineNames {
-		engines[i] = &engine{name: name, python: vllm, model: model, http: ports[3*i], events: ports[3*i+1], replay: ports[3*i+2]}
+		engines[i] = &vllmEngine{name: name, python: vllm, model: model, http: ports[3*i], events: ports[3*i+1], replay: ports[3*i+2]}
 		engines[i].start(t)
 	}
 	for _, e := range engines {
@@ -79,11 +79,11 @@ type turns struct {
 	t                     *testing.T
 	python, stubs, state  string
 	oracle, ops           string
-	engines               []*engine
+	engines               []*vllmEngine
 	checks, hits, evicted int
 }
 
-func newTurns(t *testing.T, python, oracle, ops string, engines []*engine) *turns {
+func newTurns(t *testing.T, python, oracle, ops string, engines []*vllmEngine) *turns {
 	t.Helper()
 	return &turns{
 		t: t, python: python, stubs: makeStubs(t, python), state: filepath.Join(t.TempDir(), "state.json"),
@@ -130,30 +130,21 @@ func writeModel(t *testing.T) string {
 	return dir
 }
 
-// freePorts finds ports that nobody listens on right now.
-func freePorts(t *testing.T, n int) []int {
+// portNumbers are ports that nobody listens on at the moment.
+func portNumbers(t *testing.T, n int) []int {
 	t.Helper()
-	var lc net.ListenConfig
 	ports := make([]int, n)
-	open := make([]net.Listener, 0, n) // all at once, so that none is given out twice
-	for i := range ports {
-		lis, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		open = append(open, lis)
-		ports[i] = lis.Addr().(*net.TCPAddr).Port
-	}
-	for _, lis := range open {
-		_ = lis.Close()
+	for i, addr := range freePorts(t, n) {
+		_, port, _ := net.SplitHostPort(addr)
+		ports[i], _ = strconv.Atoi(port)
 	}
 	return ports
 }
 
 var engineNames = []string{"vllm-a", "vllm-b"}
 
-// engine is one vLLM process.
-type engine struct {
+// vllmEngine is one vLLM process.
+type vllmEngine struct {
 	name, python, model  string
 	http, events, replay int
 
@@ -163,7 +154,7 @@ type engine struct {
 	ended  bool
 }
 
-func (e *engine) start(t *testing.T) {
+func (e *vllmEngine) start(t *testing.T) {
 	t.Helper()
 	events := fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":"kv"}`,
 		e.events, e.replay)
@@ -190,7 +181,7 @@ func (e *engine) start(t *testing.T) {
 }
 
 // stop kills the engine and its children.
-func (e *engine) stop(t *testing.T) {
+func (e *vllmEngine) stop(t *testing.T) {
 	t.Helper()
 	if e.ended {
 		return
@@ -206,7 +197,7 @@ func (e *engine) stop(t *testing.T) {
 }
 
 // wait returns when the engine can be called.
-func (e *engine) wait(t *testing.T) {
+func (e *vllmEngine) wait(t *testing.T) {
 	t.Helper()
 	if !answers(t.Context(), fmt.Sprintf("http://127.0.0.1:%d/health", e.http), engineTimeout, e.exited) {
 		e.stop(t)
