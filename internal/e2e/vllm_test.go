@@ -42,9 +42,7 @@ func TestVLLM(t *testing.T) {
 	for i, name := range engineNames {
 		engines[i] = &vllmEngine{name: name, python: vllm, model: model, http: ports[3*i], events: ports[3*i+1], replay: ports[3*i+2]}
 		engines[i].start(t)
-	}
-	for _, e := range engines {
-		e.wait(t)
+		engines[i].wait(t) // one after the other: two at once may take the same port for their own processes
 	}
 
 	oracle := start(t)
@@ -201,7 +199,7 @@ func (e *vllmEngine) wait(t *testing.T) {
 	t.Helper()
 	if !answers(t.Context(), fmt.Sprintf("http://127.0.0.1:%d/health", e.http), engineTimeout, e.exited) {
 		e.stop(t)
-		t.Fatalf("%s did not get up within %v; it said at the end:\n%s", e.name, engineTimeout, tail(e.log.Bytes(), 4000))
+		t.Fatalf("%s did not get up within %v; it said at the end:\n%s", e.name, engineTimeout, tail(e.log.Bytes(), 30_000))
 	}
 }
 
