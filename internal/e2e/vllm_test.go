@@ -42,7 +42,7 @@ func TestVLLM(t *testing.T) {
 	for i, name := range engineNames {
 		engines[i] = &vllmEngine{name: name, python: vllm, model: model, http: ports[3*i], events: ports[3*i+1], replay: ports[3*i+2]}
 		engines[i].start(t)
-		engines[i].wait(t) // one after the other: two at once may take the same port for their own processes
+		engines[i].wait(t) // one after the other: each is busy for a while
 	}
 
 	oracle := start(t)
@@ -128,13 +128,23 @@ func writeModel(t *testing.T) string {
 	return dir
 }
 
-// portNumbers are ports that nobody listens on at the moment.
+// portNumbers are ports that nobody listens on at the moment, below those that systems give out by themselves: vLLM binds
+// them half a minute later, and would often find that a connection of its own has taken one.
 func portNumbers(t *testing.T, n int) []int {
 	t.Helper()
-	ports := make([]int, n)
-	for i, addr := range freePorts(t, n) {
-		_, port, _ := net.SplitHostPort(addr)
-		ports[i], _ = strconv.Atoi(port)
+	var ports []int
+	for port := 20_000 + os.Getpid()%8000; len(ports) < n; port++ {
+		if port > 30_000 {
+			t.Fatalf("found %d free ports of %d", len(ports), n)
+		}
+		lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		if err := lis.Close(); err != nil {
+			t.Fatal(err)
+		}
+		ports = append(ports, port)
 	}
 	return ports
 }
