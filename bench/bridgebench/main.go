@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kvoracle/kvoracle/bench/bars"
+	"github.com/kvoracle/kvoracle/bench/child"
 	"github.com/kvoracle/kvoracle/internal/bridge/enginetest"
 	"github.com/kvoracle/kvoracle/internal/engine/zmtp"
 )
@@ -68,12 +69,12 @@ func main() {
 func measure(s *settings) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	oracle, err := start("server")
+	oracle, err := child.Start("-role=server")
 	if err != nil {
 		return err
 	}
-	defer oracle.stop()
-	address, err := oracle.line()
+	defer oracle.Stop()
+	address, err := oracle.Line()
 	if err != nil {
 		return err
 	}
@@ -87,17 +88,17 @@ func measure(s *settings) error {
 		defer pubs[i].Close()
 		ends[i] = pubs[i].Endpoint()
 	}
-	bridge, err := start("bridge", "-oracle="+address, "-events="+strings.Join(ends, ","), "-profile="+s.profile)
+	bridge, err := child.Start("-role=bridge", "-oracle="+address, "-events="+strings.Join(ends, ","), "-profile="+s.profile)
 	if err != nil {
 		return err
 	}
-	defer bridge.stop()
+	defer bridge.Stop()
 	for _, p := range pubs {
 		if err := p.WaitPeers(ctx, 1); err != nil {
 			return err
 		}
 	}
-	before := bridge.cpu()
+	before := bridge.CPU()
 	began := time.Now()
 	published := publish(ctx, s, pubs)
 	f, err := await(bridge, published)
@@ -105,7 +106,7 @@ func measure(s *settings) error {
 		return err
 	}
 	took := time.Since(began).Seconds()
-	cpu := bridge.cpu() - before
+	cpu := bridge.CPU() - before
 	show := func(b bars.Bar, v float64) { b.Print([]float64{v}) }
 	show(bars.Bar{Name: "bridge_events_offered", Unit: "1/s"}, float64(published)/s.length.Seconds())
 	show(bars.Bar{Name: "bridge_events_taken", Unit: "share of those published", Limit: 1, AtLeast: true}, f.events/float64(published))
@@ -139,12 +140,12 @@ func publish(ctx context.Context, s *settings, pubs []*zmtp.Socket) int {
 }
 
 // await waits until the bridge has told everything, or does not go on.
-func await(bridge *process, published int) (figures, error) {
+func await(bridge *child.Process, published int) (figures, error) {
 	deadline := time.Now().Add(patience)
 	again := time.NewTicker(100 * time.Millisecond)
 	defer again.Stop()
 	for {
-		f, err := bridge.figures()
+		f, err := ask(bridge)
 		if err != nil {
 			return f, err
 		}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"runtime/pprof"
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/kvoracle/kvoracle/bench/child"
 	"github.com/kvoracle/kvoracle/internal/bridge"
 	"github.com/kvoracle/kvoracle/server"
 )
@@ -24,65 +24,14 @@ import (
 // figures is what a bridge says of itself.
 type figures struct{ events, outbox, resident float64 }
 
-// process is one of the others. It ends when its input does.
-type process struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
-
-func start(role string, args ...string) (*process, error) {
-	cmd := exec.Command(os.Args[0], append([]string{"-role=" + role}, args...)...)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	return &process{cmd, in, bufio.NewReader(out)}, cmd.Start()
-}
-
-func (p *process) stop() {
-	_ = p.in.Close()
-	_ = p.cmd.Wait()
-}
-
-func (p *process) line() (string, error) {
-	s, err := p.out.ReadString('\n')
-	return strings.TrimSpace(s), err
-}
-
-// figures asks a bridge.
-func (p *process) figures() (f figures, err error) {
-	if _, err := fmt.Fprintln(p.in, "figures"); err != nil {
-		return f, err
-	}
-	s, err := p.line()
+// ask asks a bridge for them.
+func ask(bridge *child.Process) (f figures, err error) {
+	s, err := bridge.Ask("figures")
 	if err != nil {
 		return f, err
 	}
 	_, err = fmt.Sscan(s, &f.events, &f.outbox, &f.resident)
 	return f, err
-}
-
-// cpu is the processor time used so far, in seconds; 0 where the system does not say.
-func (p *process) cpu() float64 {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		return 0
-	}
-	// The name, in parentheses, may hold anything; user and system time are the 12th and 13th fields behind it.
-	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	const ticks = 100 // a second, on every Linux there is
-	var sum float64
-	for _, v := range f[11:13] {
-		n, _ := strconv.ParseFloat(v, 64)
-		sum += n / ticks
-	}
-	return sum
 }
 
 // serve is the oracle.

@@ -17,9 +17,11 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/kvoracle/kvoracle/bench/bars"
+	"github.com/kvoracle/kvoracle/bench/child"
 )
 
 // settings is what can be asked of the bench.
@@ -72,22 +74,22 @@ func measure(s *settings) error {
 	ctx := context.Background()
 	fmt.Printf("%s %s/%s, %d cores; %d streams, %d blocks/s stored and as many removed, each stream every %v, told every %v; %v decisions/s\n",
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), s.streams, s.blocks, s.every, s.gather, s.routes)
-	server, err := start("server", "-profiles="+s.profiles)
+	server, err := child.Start("-role=server", "-profiles="+s.profiles)
 	if err != nil {
 		return err
 	}
-	defer server.stop()
-	address, err := server.line()
+	defer server.Stop()
+	address, err := server.Line()
 	if err != nil {
 		return err
 	}
-	fleet, err := start("fleet", "-address="+address, fmt.Sprintf("-streams=%d", s.streams), fmt.Sprintf("-blocks=%d", s.blocks),
+	fleet, err := child.Start("-role=fleet", "-address="+address, fmt.Sprintf("-streams=%d", s.streams), fmt.Sprintf("-blocks=%d", s.blocks),
 		fmt.Sprintf("-every=%v", s.every), fmt.Sprintf("-gather=%v", s.gather), fmt.Sprintf("-holds=%d", s.holds))
 	if err != nil {
 		return err
 	}
-	defer fleet.stop()
-	if _, err := fleet.line(); err != nil { // all streams are open and all blocks are there
+	defer fleet.Stop()
+	if _, err := fleet.Line(); err != nil { // all streams are open and all blocks are there
 		return err
 	}
 	p, err := newProbe(address)
@@ -101,40 +103,40 @@ func measure(s *settings) error {
 }
 
 // rounds measures decisions without and with reports, in turns.
-func rounds(ctx context.Context, s *settings, p *probe, server, fleet *process) error {
+func rounds(ctx context.Context, s *settings, p *probe, server, fleet *child.Process) error {
 	if _, err := p.run(ctx, s.routes, time.Second); err != nil { // warms everybody up
 		return err
 	}
 	var r struct{ ratio, quiet99, loaded99, quiet50, loaded50, achieved, cores, idle, fleetCores []float64 }
 	for range s.rounds {
-		used := server.cpu()
+		used := server.CPU()
 		quiet, err := p.run(ctx, s.routes, s.window)
 		if err != nil {
 			return err
 		}
-		r.idle = append(r.idle, (server.cpu()-used)/s.window.Seconds())
-		if err := fleet.say("go"); err != nil {
+		r.idle = append(r.idle, (server.CPU()-used)/s.window.Seconds())
+		if err := fleet.Say("go"); err != nil {
 			return err
 		}
 		time.Sleep(s.window / 8) // all have begun
-		before, err := fleet.count()
+		before, err := count(fleet)
 		if err != nil {
 			return err
 		}
-		used, fleetUsed, begin := server.cpu(), fleet.cpu(), time.Now()
+		used, fleetUsed, begin := server.CPU(), fleet.CPU(), time.Now()
 		loaded, err := p.run(ctx, s.routes, s.window)
 		if err != nil {
 			return err
 		}
 		took := time.Since(begin).Seconds()
-		r.cores = append(r.cores, (server.cpu()-used)/took)
-		r.fleetCores = append(r.fleetCores, (fleet.cpu()-fleetUsed)/took)
-		after, err := fleet.count()
+		r.cores = append(r.cores, (server.CPU()-used)/took)
+		r.fleetCores = append(r.fleetCores, (fleet.CPU()-fleetUsed)/took)
+		after, err := count(fleet)
 		if err != nil {
 			return err
 		}
 		r.achieved = append(r.achieved, (after-before)/took)
-		if err := fleet.say("stop"); err != nil {
+		if err := fleet.Say("stop"); err != nil {
 			return err
 		}
 		time.Sleep(s.window / 8)
@@ -164,4 +166,14 @@ func info(name string, all []float64, unit string) { (&bars.Bar{Name: name, Unit
 
 func bar(name string, all []float64, limit float64, atLeast bool, unit string) {
 	(&bars.Bar{Name: name, Limit: limit, AtLeast: atLeast, Unit: unit}).Print(all)
+}
+
+// count asks a process for its number: the fleet how many blocks it has stored that were acknowledged, the server for its
+// live memory in MiB.
+func count(p *child.Process) (float64, error) {
+	s, err := p.Ask("count")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseFloat(s, 64)
 }

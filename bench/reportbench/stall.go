@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/kvoracle/kvoracle/bench/bars"
+	"github.com/kvoracle/kvoracle/bench/child"
 	"github.com/kvoracle/kvoracle/internal/block"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -105,12 +106,12 @@ func (p *pusher) read() (uint64, error) {
 
 // stalled lets one reporter send and not read and another flood, and looks at the server's memory, at decisions, and
 // whether anything was lost when the first one reads again.
-func stalled(ctx context.Context, s *settings, p *probe, server *process, address string) error {
+func stalled(ctx context.Context, s *settings, p *probe, server *child.Process, address string) error {
 	quiet, err := p.run(ctx, s.routes, s.window)
 	if err != nil {
 		return err
 	}
-	before, err := server.count()
+	before, err := count(server)
 	if err != nil {
 		return err
 	}
@@ -122,7 +123,7 @@ func stalled(ctx context.Context, s *settings, p *probe, server *process, addres
 	if err != nil {
 		return err
 	}
-	deafened, err := server.count()
+	deafened, err := count(server)
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func stalled(ctx context.Context, s *settings, p *probe, server *process, addres
 	if err != nil {
 		return err
 	}
-	drowned, err := server.count() // while both are still at it
+	drowned, err := count(server) // while both are still at it
 	if err != nil {
 		return err
 	}

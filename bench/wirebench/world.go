@@ -1,16 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -19,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/kvoracle/kvoracle/bench/child"
 	"github.com/kvoracle/kvoracle/internal/block"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -33,8 +29,7 @@ const (
 
 // world is a server process and what the client knows of it.
 type world struct {
-	cmd     *exec.Cmd
-	stdin   io.Closer
+	server  *child.Process
 	control *grpc.ClientConn // ordinary messages
 	raw     *grpc.ClientConn // messages that are bytes already
 	plain   *grpc.ClientConn // the same to the server out of the box
@@ -43,27 +38,18 @@ type world struct {
 
 // start brings up a server process with a fleet in which each of the prompts is held by some.
 func start(ctx context.Context, core, workers, tokens int, traced, sheds bool, profiles string) (*world, error) {
-	cmd := exec.Command(os.Args[0], "-serve", fmt.Sprintf("-core=%d", core), fmt.Sprintf("-traced=%v", traced),
+	p, err := child.Start("-serve", fmt.Sprintf("-core=%d", core), fmt.Sprintf("-traced=%v", traced),
 		fmt.Sprintf("-sheds=%v", sheds), "-profiles="+profiles)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	w := &world{cmd: cmd, stdin: stdin}
+	w := &world{server: p}
 	var address, plain string
-	line, err := bufio.NewReader(stdout).ReadString('\n')
+	line, err := p.Line()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := fmt.Sscanf(strings.TrimSpace(line), "listening %s %s", &address, &plain); err != nil {
+	if _, err := fmt.Sscanf(line, "listening %s %s", &address, &plain); err != nil {
 		return nil, err
 	}
 	insecureOnly := grpc.WithTransportCredentials(insecure.NewCredentials())
@@ -84,11 +70,10 @@ func start(ctx context.Context, core, workers, tokens int, traced, sheds bool, p
 }
 
 func (w *world) stop() {
-	_ = w.stdin.Close()
 	_ = w.control.Close()
 	_ = w.raw.Close()
 	_ = w.plain.Close()
-	_ = w.cmd.Wait()
+	w.server.Stop()
 }
 
 // furnish registers the workers and reports their blocks: the shared blocks on all, and of each prompt its first 3/4 on
