@@ -144,9 +144,9 @@ func (o *Oracle) learnFirstToken(b *load.Booking, waited time.Duration, ttft flo
 }
 
 // learnWhole learns from the end of a request whose first token was never told, of so many output tokens.
-func (o *Oracle) learnWhole(b *load.Booking, took time.Duration, output int) {
-	f, a := o.feed(b.Target), o.Decision(b.ID)
-	if f == nil || a == nil || output < 1 {
+func (o *Oracle) learnWhole(b *load.Booking, a *Answer, took time.Duration, output int) {
+	f := o.feed(b.Target)
+	if f == nil || output < 1 {
 		return
 	}
 	p := f.pricing.Load()

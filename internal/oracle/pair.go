@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/load"
 	"github.com/kvoracle/kvoracle/internal/policy"
@@ -30,8 +31,9 @@ const (
 	labelZone   = "zone"
 )
 
-// eligibleStarts finds who may prefill for another. If nobody may, those that decode have to do both.
-func (o *Oracle) eligibleStarts(view *fleet.View, r *RouteRequest, now time.Time, w *work) error {
+// eligibleStarts finds who may prefill for another. If nobody may, those that decode have to do both; what is wrong with the
+// question itself was said when those were looked for.
+func (o *Oracle) eligibleStarts(view *fleet.View, r *RouteRequest, now time.Time, w *work) {
 	if w.pair == nil {
 		w.pair = &pairing{starts: &work{}, at: make(map[fleet.TargetID]int)}
 	}
@@ -39,12 +41,9 @@ func (o *Oracle) eligibleStarts(view *fleet.View, r *RouteRequest, now time.Time
 	s.reset(now)
 	alone := *r
 	alone.Role = fleet.Prefill
-	if err := o.eligible(view, &alone, now, s); err != nil && len(s.targets) > 0 {
-		return err
-	}
+	_ = o.eligible(view, &alone, now, s)
 	s.targets = slices.DeleteFunc(s.targets, func(c candidate) bool { return c.worker.Roles&fleet.Prefill == 0 })
 	o.match(r, s)
-	return nil
 }
 
 // isWhole reports whether a worker may prefill what it decodes.
@@ -139,8 +138,7 @@ func (p *pairing) refStart(end int) *TargetRef {
 func (p *pairing) name(a *Answer, w *work) {
 	a.Policy = policy.DefaultLeastTime().Name()
 	if c := p.start(w.choice.Best); c != nil {
-		t := ref(c)
-		a.Prefill, a.PrefillMatched = &t, c.held
+		a.Prefill, a.PrefillMatched = p.refStart(w.choice.Best), c.held
 	}
 	for i := range a.Alternatives {
 		a.Alternatives[i].Prefill = p.refStart(w.choice.Order[1+i])
@@ -154,7 +152,7 @@ func (p *pairing) name(a *Answer, w *work) {
 func (o *Oracle) bookStart(r *RouteRequest, a *Answer, w *work, now time.Time) error {
 	best := w.choice.Best
 	c, score := w.pair.start(best), &w.choice.Scores[best]
-	if now := o.fleet.View().Target(c.id); now == nil || !sameLife(now, c.worker) {
+	if !o.isThere(c) {
 		return errLeft
 	}
 	o.nextID++
@@ -164,9 +162,7 @@ func (o *Oracle) bookStart(r *RouteRequest, a *Answer, w *work, now time.Time) e
 	if err := o.load.BookMarked(load.Booking{
 		ID: a.start, Target: c.id, PromptTokens: r.Prompt.Length, UncachedTokens: score.Uncached, SharedTokens: c.shared,
 		PrefillSeconds: c.cost.PrefillTime(score.Uncached, r.Prompt.Length-score.Uncached), ExpectedOutput: 1,
-		Note: load.Note{
-			Decoding: float32(c.state.Decoding), ReadTokens: float32(c.state.ActiveTokens), Transfer: float32(score.Terms.Transfer),
-		},
+		Note: note(c, score),
 	}, s.mark(p), now); err != nil {
 		return bookingFault(err)
 	}
@@ -175,16 +171,6 @@ func (o *Oracle) bookStart(r *RouteRequest, a *Answer, w *work, now time.Time) e
 		f.decisions.Add(1)
 	}
 	return nil
-}
-
-// prefilling gives the booking under which a decision's prompt is prefilled: of a pair its start's. The zero Booking if it
-// has ended.
-func (o *Oracle) prefilling(id load.DecisionID) load.Booking {
-	if a := o.Decision(id); a != nil && a.start != 0 {
-		id = a.start
-	}
-	b, _ := o.load.Lookup(id)
-	return b
 }
 
 // progressStart carries a step of a pair over to the booking of its start, which ends with the first token.
@@ -222,15 +208,10 @@ func placeOf(x *fleet.Worker) policy.Place {
 	return policy.Place{Domain: named64(x.Labels[labelDomain]), Rack: named64(x.Labels[labelRack]), Zone: named64(x.Labels[labelZone])}
 }
 
-// named64 makes a number of a name (FNV-1a); 0: no name. Two names that fall together would be taken for one, once in 10^19
-// pairs.
+// named64 makes a number of a name; 0: no name. Two names that fall together would be taken for one, once in 10^19 pairs.
 func named64(s string) uint64 {
 	if s == "" {
 		return 0
 	}
-	h := uint64(0xcbf29ce484222325)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 0x100000001b3
-	}
-	return max(h, 1)
+	return max(block.Sum([]byte(s)), 1)
 }

@@ -64,6 +64,8 @@ type Event struct {
 func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 	var out Outcome
 	ttft := e.TTFT
+	a := o.Decision(e.Decision)        // before the booking is looked for: while that lives the id is not another's
+	isPair := a != nil && a.start != 0 // what one engine counts of it is not what the other was believed to hold
 	switch e.Step {
 	case Dispatched:
 		id, has, err := o.dispatchTarget(e)
@@ -73,16 +75,20 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 		out = o.load.Dispatched(e.Decision, id, has, e.Gateway, now)
 	case FirstToken:
 		var waited time.Duration
-		booking := o.prefilling(e.Decision)
+		prefilled := e.Decision // the booking under which it was
+		if isPair {
+			prefilled = a.start
+		}
+		booking, known := o.load.Lookup(prefilled)
 		out, waited = o.load.FirstToken(e.Decision, now)
 		if out == Applied {
-			if booking.ID != 0 { // else nobody knows what was prefilled
+			if known {
 				o.learnFirstToken(&booking, waited, e.TTFT, now)
 			}
 			if ttft == 0 {
 				ttft = waited.Seconds()
 			}
-			if a := o.Decision(e.Decision); a != nil {
+			if a != nil {
 				o.computed(e.Decision, a, now)
 				o.obs.FirstToken(a.TTFT, ttft)
 				if a.Goals.TTFT > 0 {
@@ -93,22 +99,19 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 	case Generating:
 		out = o.load.Generating(e.Decision, e.OutputTokens, now)
 	case Finished:
-		a := o.Decision(e.Decision)
 		var f *feed
 		if a != nil {
-			// Before the booking is looked for: while that lives the id is not another's.
 			f = o.feed(a.Target.ID)
 		}
 		booking, _ := o.load.Lookup(e.Decision)
 		ages := o.load.Ages(e.Decision, now)
 		out = o.load.Finish(e.Decision, e.OutputTokens, now)
-		isPair := a != nil && a.start != 0 // what one engine counts of it is not what the other was believed to hold
 		if a != nil && f != nil && out == Applied && booking.Target == a.Target.ID && !isPair {
 			o.outcome(f, a, e, now)
 		}
 		o.guesses.linger(e.Decision, now)
-		if out == Applied && !ages.Told && !isPair {
-			o.learnWhole(&booking, ages.Booked, e.OutputTokens)
+		if a != nil && out == Applied && !ages.Told && !isPair {
+			o.learnWhole(&booking, a, ages.Booked, e.OutputTokens)
 		}
 		if a != nil && out == Applied && e.Cached >= 0 && !isPair {
 			o.obs.Prediction(a.PromptTokens-a.Uncached, a.cached(e))
@@ -121,7 +124,7 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 		o.guesses.cancel(e.Decision)
 	}
 	if out == Applied {
-		if a := o.Decision(e.Decision); a != nil && a.start != 0 {
+		if isPair {
 			o.progressStart(a.start, e, now)
 		}
 		o.recordings.step(e, ttft, now)

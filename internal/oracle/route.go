@@ -42,9 +42,7 @@ func (o *Oracle) Route(ctx context.Context, r *RouteRequest, now time.Time) (*An
 			}
 		}
 		if r.IsPair {
-			if err := o.eligibleStarts(view, r, now, w); err != nil {
-				return nil, err
-			}
+			o.eligibleStarts(view, r, now, w)
 		}
 		o.match(r, w)
 		var err error
@@ -250,7 +248,7 @@ func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error
 		return a, nil
 	}
 	// The view may be old and the id another's by now. Ids are recycled under this lock, so what is checked here stays.
-	if now := o.fleet.View().Target(best.id); now == nil || !sameLife(now, best.worker) {
+	if !o.isThere(best) {
 		return nil, errLeft
 	}
 	uncached, prefill := score.Uncached, w.cands[w.choice.Best].Cost.PrefillTime(score.Uncached, r.Prompt.Length-score.Uncached)
@@ -274,10 +272,7 @@ func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error
 	if err := o.load.BookMarked(load.Booking{
 		ID: a.Decision, Target: best.id, RequestID: r.RequestID,
 		PromptTokens: r.Prompt.Length, UncachedTokens: uncached, SharedTokens: best.shared, PrefillSeconds: prefill,
-		ExpectedOutput: int(expected),
-		Note: load.Note{
-			Decoding: float32(best.state.Decoding), ReadTokens: float32(best.state.ActiveTokens), Transfer: float32(score.Terms.Transfer),
-		},
+		ExpectedOutput: int(expected), Note: note(best, score),
 	}, w.mark(p), now); err != nil {
 		if a.start != 0 {
 			o.release(a.start, now)
@@ -296,6 +291,19 @@ func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error
 	}
 	o.history.add(a, w)
 	return a, nil
+}
+
+// isThere reports whether a candidate's life has not ended since it was looked at.
+func (o *Oracle) isThere(c *candidate) bool {
+	now := o.fleet.View().Target(c.id)
+	return now != nil && sameLife(now, c.worker)
+}
+
+// note is what is wanted of a booking when its first token comes.
+func note(c *candidate, s *policy.Score) load.Note {
+	return load.Note{
+		Decoding: float32(c.state.Decoding), ReadTokens: float32(c.state.ActiveTokens), Transfer: float32(s.Terms.Transfer),
+	}
 }
 
 // markEvery is how many tokens one marked block stands for, roughly.
