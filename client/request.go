@@ -18,7 +18,7 @@ type Request struct {
 	// Model is the base model, as workers name it. Required.
 	Model string
 
-	// The prompt, in exactly one form: Tokens, or Hashes with BlockSize and TokenCount.
+	// The prompt, in exactly one form: Tokens, or Hashes with BlockSize and TokenCount, or Text.
 
 	// Tokens are the token ids of the whole prompt.
 	Tokens []uint32
@@ -28,6 +28,10 @@ type Request struct {
 	BlockSize int
 	// TokenCount is the length of the whole prompt, the rest behind the last full block included.
 	TokenCount int
+
+	// Text is the prompt of a gateway that has no tokenizer. It is matched with text that was sent before, not with what
+	// engines report, and four bytes of it count as a token. Write the parts of a conversation the same way each time.
+	Text string
 
 	// Multimodal are the items under placeholders among Tokens, in any order. With Hashes none: hand them to LocalHashes.
 	Multimodal []MultimodalItem
@@ -67,10 +71,14 @@ func (r *Request) proto() (*kvoraclev1.RouteRequest, *Error) {
 		return nil, invalid("Request.Model", "want a model")
 	case len(r.Tokens) > 0 && hashed:
 		return nil, invalid("Request.Tokens", "want tokens or hashes, not both")
-	case len(r.Tokens) == 0 && !hashed:
+	case r.Text != "" && (hashed || len(r.Tokens) > 0):
+		return nil, invalid("Request.Text", "want text alone, without tokens or hashes")
+	case len(r.Tokens) == 0 && !hashed && r.Text == "":
 		return nil, invalid("Request.Tokens", "want a prompt of at least one token")
 	case len(r.Multimodal) > 0 && hashed:
 		return nil, invalid("Request.Multimodal", "want it only with tokens; hashes have it in already")
+	case len(r.Multimodal) > 0 && r.Text != "":
+		return nil, invalid("Request.Multimodal", "want it only with tokens; in text it has no place")
 	case hashed && (r.TokenCount < 1 || r.BlockSize < 1):
 		return nil, invalid("Request.Hashes", "want BlockSize and TokenCount with them")
 	}
@@ -103,7 +111,10 @@ func (r *Request) proto() (*kvoraclev1.RouteRequest, *Error) {
 		MaxAlternatives:      clamp32(r.Alternatives),
 		Lora:                 r.LoRA.proto(),
 	}
-	if hashed {
+	switch {
+	case r.Text != "":
+		m.Prompt = &kvoraclev1.RouteRequest_Text{Text: r.Text}
+	case hashed:
 		hashes := make([]uint64, len(r.Hashes))
 		for i, h := range r.Hashes {
 			hashes[i] = uint64(h)
@@ -114,7 +125,7 @@ func (r *Request) proto() (*kvoraclev1.RouteRequest, *Error) {
 			LocalHashes: hashes,
 			TokenCount:  clamp32(r.TokenCount),
 		}}
-	} else {
+	default:
 		m.Prompt = &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: r.Tokens}}
 	}
 	return m, nil
@@ -129,6 +140,7 @@ func (r *Request) badText() string {
 		{"LoRA", r.LoRA.Revision},
 		{"CacheSalt", r.CacheSalt},
 		{"SessionID", r.SessionID},
+		{"Text", r.Text},
 	} {
 		if !utf8.ValidString(f.value) {
 			return f.name
@@ -149,8 +161,8 @@ func (r *Request) badText() string {
 	return ""
 }
 
-// promptTokens is the prompt's length.
-func (r *Request) promptTokens() int { return max(len(r.Tokens), r.TokenCount) }
+// promptTokens is the prompt's length; four bytes of text are taken for a token.
+func (r *Request) promptTokens() int { return max(len(r.Tokens), r.TokenCount, (len(r.Text)+3)/4) }
 
 func (l LoRA) proto() *kvoraclev1.LoraAdapter {
 	if l == (LoRA{}) {

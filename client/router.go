@@ -136,7 +136,7 @@ func (r *Router) Route(ctx context.Context, req Request) (Decision, error) {
 func (r *Router) ask(ctx context.Context, msg *kvoraclev1.RouteRequest) (*kvoraclev1.RouteResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.timeout)
 	defer cancel()
-	if l := r.lane(); l != nil && len(msg.GetTokens().GetTokenIds()) <= laneTokens {
+	if l := r.lane(); l != nil && max(len(msg.GetTokens().GetTokenIds()), len(msg.GetText())/4) <= laneTokens {
 		res, err := l.ask(ctx, msg)
 		if !errors.Is(err, errLaneDown) {
 			return res, err

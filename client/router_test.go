@@ -256,6 +256,8 @@ func TestInvalidRequestsAreNotSent(t *testing.T) {
 			"Request.Model":          {Tokens: []uint32{1}},
 			"Request.Tokens":         {Model: "m"},
 			"Request.Hashes":         {Model: "m", Hashes: []LocalHash{1}, BlockSize: 4},
+			"Request.Text":           ask(func(r *Request) { r.Text = "x" }),
+			"Request.Multimodal":     {Model: "m", Text: "x", Multimodal: []MultimodalItem{{TokenCount: 1}}},
 			"Request.CacheSalt":      ask(func(r *Request) { r.CacheSalt = "\xff" }),
 			"Request.Denied":         ask(func(r *Request) { r.Denied = []string{"\xff"} }),
 			"Request.RequiredLabels": ask(func(r *Request) { r.RequiredLabels = map[string]string{"k": "\xff"} }),

@@ -29,6 +29,9 @@ func TestPromptsDoNotLeak(t *testing.T) {
 	}
 	unknown := prompt(ids...)
 	unknown.Model = "nobody's"
+	asText := func(s string, items ...*kvoraclev1.MultimodalItem) *kvoraclev1.RouteRequest {
+		return &kvoraclev1.RouteRequest{Model: "demo", Prompt: &kvoraclev1.RouteRequest_Text{Text: s}, Multimodal: items, Explain: len(s) > 100}
+	}
 	unserved := prompt(ids...)
 	unserved.Priority = 1
 	explain := prompt(ids...)
@@ -36,7 +39,7 @@ func TestPromptsDoNotLeak(t *testing.T) {
 	requests := []*kvoraclev1.RouteRequest{
 		prompt(ids...), explain, unknown, unserved, prompt(slices.Repeat([]uint32{token}, 65)...),
 		hashes("xxh3-64/1337", 16, 33), hashes("xxh3-64/1337", 16, 99), hashes("xxh3-64/1337", 32, 70), hashes("sha256", 16, 33),
-		{Model: "demo", Prompt: &kvoraclev1.RouteRequest_Text{Text: text}},
+		asText(text), asText(strings.Repeat(text, 11)), asText(strings.Repeat(text, 12)), asText(text, &kvoraclev1.MultimodalItem{}),
 	}
 
 	var out strings.Builder

@@ -60,6 +60,12 @@ func FuzzDecodeRoute(f *testing.F) {
 				t.Fatalf("item %+v in a prompt of %d", it, p.Length)
 			}
 		}
+		if p.IsText {
+			if n := block.PackedLen(p.PackedTokens); n < 1 || p.Length != (n+3)/4 || len(p.Items) > 0 {
+				t.Fatalf("%d bytes of text, length %d", n, p.Length)
+			}
+			return
+		}
 		if p.LocalsSize == 0 && len(p.Tokens) != p.Length {
 			t.Fatalf("%d tokens, length %d", len(p.Tokens), p.Length)
 		}

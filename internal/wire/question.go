@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -16,7 +17,8 @@ import (
 // Question is a RouteRequest, or the RouteStreamRequest around it, read without making a slice of its tokens or hashes:
 // they stay where they were received, and are hashed from there. Everything else of the message is decoded by protobuf-go
 // from a copy without the array, so a Question is what protobuf-go would have made of the same bytes, in every case: where
-// the array is not one packed field, the whole message goes to protobuf-go.
+// the array is not one packed field, the whole message goes to protobuf-go. Only Request sees more: a message that was sent
+// with its prompt in two forms has one to protobuf-go, and is refused.
 //
 // It is meant to be reused. What Request gives lives until the next Read or Reset, and so must the bytes that were read.
 // It is not safe for concurrent use.
@@ -27,6 +29,7 @@ type Question struct {
 
 	packed [][]byte // the array as it came, if form says so
 	form   form
+	forms  forms // those that the bytes had, if there may be several; a message keeps the last
 
 	skeleton, inner, prompt []byte // working memory
 	request                 oracle.RouteRequest
@@ -63,7 +66,7 @@ func (q *Question) Reset() {
 	q.route.Reset()
 	q.envelope.Reset()
 	clear(q.packed)
-	q.packed, q.form, q.has = q.packed[:0], nothing, false
+	q.packed, q.form, q.forms, q.has = q.packed[:0], nothing, 0, false
 	q.request = oracle.RouteRequest{}
 }
 
@@ -78,7 +81,9 @@ func (q *Question) Read(pieces [][]byte) error {
 		return proto.UnmarshalOptions{Merge: true}.Unmarshal(skeleton, &q.route)
 	}
 	q.whole()
-	return proto.Unmarshal(q.gather(pieces), &q.route)
+	b := q.gather(pieces)
+	q.forms = formsOf(b)
+	return proto.Unmarshal(b, &q.route)
 }
 
 // ReadStreamed reads a RouteStreamRequest.
@@ -94,7 +99,9 @@ func (q *Question) ReadStreamed(pieces [][]byte) error {
 		return proto.UnmarshalOptions{Merge: true}.Unmarshal(skeleton, &q.envelope)
 	}
 	q.whole()
-	err := proto.Unmarshal(q.gather(pieces), &q.envelope)
+	b := q.gather(pieces)
+	q.forms = formsOfStreamed(b)
+	err := proto.Unmarshal(b, &q.envelope)
 	q.has = q.envelope.GetRequest() != nil
 	return err
 }
@@ -244,6 +251,9 @@ func (q *Question) Explain() bool { return q.message().GetExplain() }
 // Request checks the question and turns it into the oracle's form.
 func (q *Question) Request(l Limits) (*oracle.RouteRequest, error) {
 	m := q.message()
+	if names := q.forms.names(); len(names) > 1 {
+		return nil, invalid(names[0], "given together with "+strings.Join(names[1:], " and "), "want the prompt in one form")
+	}
 	if len(m.GetMultimodal()) > 0 && q.form == tokenIDs {
 		// What lies under images is hashed with them, token by token.
 		m.Prompt = &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: unpack32(q.packed)}}

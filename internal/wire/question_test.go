@@ -80,6 +80,13 @@ func compareMessages(t *testing.T, q *Question, want *kvoraclev1.RouteRequest) {
 	limits := Limits{MaxPromptTokens: 1000}
 	r, err := DecodeRoute(want, limits)
 	got, gotErr := q.Request(limits)
+	if names := q.forms.names(); len(names) > 1 {
+		var e *oracle.Error
+		if !errors.As(gotErr, &e) || e.Kind != oracle.InvalidArgument || e.Field != names[0] {
+			t.Fatalf("a prompt as %q: %v", names, gotErr)
+		}
+		return
+	}
 	if err != nil || gotErr != nil {
 		var a, b *oracle.Error
 		if !errors.As(err, &a) || !errors.As(gotErr, &b) || *a != *b {
@@ -92,7 +99,7 @@ func compareMessages(t *testing.T, q *Question, want *kvoraclev1.RouteRequest) {
 	}
 	a, b := *got, *r
 	a.Prompt.Tokens, a.Prompt.Locals, a.Prompt.PackedTokens, a.Prompt.PackedLocals = nil, nil, nil, nil
-	b.Prompt.Tokens, b.Prompt.Locals = nil, nil
+	b.Prompt.Tokens, b.Prompt.Locals, b.Prompt.PackedTokens = nil, nil, nil
 	if d := cmp.Diff(b, a); d != "" {
 		t.Fatalf("request (-of the message +read):\n%s", d)
 	}
@@ -180,6 +187,51 @@ func TestQuestionLeavesTheArrayWhereItWas(t *testing.T) {
 		var q Question
 		if err := q.Read([][]byte{all[i]}); err != nil || q.form != want {
 			t.Errorf("message %d: %v, form %d, want %d", i, err, q.form, want)
+		}
+	}
+}
+
+// TestQuestionInTwoForms: what a oneof would forget is refused, with the names of both.
+func TestQuestionInTwoForms(t *testing.T) {
+	model := &kvoraclev1.RouteRequest{Model: "m"}
+	asTokens, asText := &kvoraclev1.RouteRequest{Prompt: tokens(7)}, &kvoraclev1.RouteRequest{Prompt: &kvoraclev1.RouteRequest_Text{Text: "x"}}
+	asHashes := &kvoraclev1.RouteRequest{Prompt: hashes(block.Scheme, 4, 9, 2)}
+	for name, tt := range map[string]struct {
+		parts []*kvoraclev1.RouteRequest
+		also  string // beside tokens; empty: it is one form
+	}{
+		"merged":       {[]*kvoraclev1.RouteRequest{model, asTokens, asTokens}, ""},
+		"text last":    {[]*kvoraclev1.RouteRequest{asTokens, model, asText}, "text"},
+		"text first":   {[]*kvoraclev1.RouteRequest{asText, model, asTokens}, "text"},
+		"hashes":       {[]*kvoraclev1.RouteRequest{model, asTokens, asHashes}, "block_hashes"},
+		"all of three": {[]*kvoraclev1.RouteRequest{model, asTokens, asHashes, asText}, "block_hashes and text"},
+	} {
+		var alone, streamed []byte
+		for _, m := range tt.parts {
+			one, err := proto.Marshal(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			alone = append(alone, one...)
+			streamed = protowire.AppendBytes(protowire.AppendTag(streamed, fieldRequest, protowire.BytesType), one)
+		}
+		for way, read := range map[string]func(*Question) error{
+			"Route":       func(q *Question) error { return q.Read([][]byte{alone}) },
+			"RouteStream": func(q *Question) error { return q.ReadStreamed([][]byte{streamed}) },
+		} {
+			var q Question
+			if err := read(&q); err != nil {
+				t.Fatal(err)
+			}
+			_, err := q.Request(Limits{})
+			var e *oracle.Error
+			if tt.also == "" {
+				if err != nil {
+					t.Errorf("%s, %s: %v", name, way, err)
+				}
+			} else if !errors.As(err, &e) || e.Kind != oracle.InvalidArgument || e.Field != "tokens" || e.Value != "given together with "+tt.also {
+				t.Errorf("%s, %s: %v", name, way, err)
+			}
 		}
 	}
 }

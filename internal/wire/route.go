@@ -157,10 +157,28 @@ func decodePrompt(m *kvoraclev1.RouteRequest, packed packedPrompt, l Limits) (or
 		}
 		return decodeHashes(p.BlockHashes, packed, l)
 	case *kvoraclev1.RouteRequest_Text:
-		return oracle.Prompt{}, unserved("text", strconv.Itoa(len(p.Text))+" bytes")
+		if n := len(m.GetMultimodal()); n > 0 {
+			return oracle.Prompt{}, invalid("multimodal", strconv.Itoa(n)+" items", "want them only with tokens; in text they have no place")
+		}
+		return decodeText(p.Text, l)
 	default:
-		return oracle.Prompt{}, oracle.Fault(oracle.InvalidArgument, oracle.ReasonPromptEmpty, "prompt", "", "want one of tokens, block_hashes")
+		return oracle.Prompt{}, oracle.Fault(oracle.InvalidArgument, oracle.ReasonPromptEmpty, "prompt", "", "want one of tokens, block_hashes, text")
 	}
+}
+
+// bytesPerToken is how much text counts as a token, as in internal/oracle.
+const bytesPerToken = 4
+
+func decodeText(s string, l Limits) (oracle.Prompt, error) {
+	most := bytesPerToken * l.MaxPromptTokens
+	switch {
+	case s == "":
+		return oracle.Prompt{}, oracle.Fault(oracle.InvalidArgument, oracle.ReasonPromptEmpty, "text", "0 bytes", "want at least 1")
+	case len(s) > most:
+		return oracle.Prompt{}, oracle.Fault(oracle.InvalidArgument, oracle.ReasonPromptTooLong, "text",
+			strconv.Itoa(len(s))+" bytes", "want at most "+strconv.Itoa(most))
+	}
+	return oracle.TextPrompt([][]byte{[]byte(s)}), nil
 }
 
 func checkTokens(n int, l Limits) error {

@@ -56,7 +56,13 @@ func TestDecodeRouteRefuses(t *testing.T) {
 		{"empty prompt", func(m *kvoraclev1.RouteRequest) { m.Prompt = tokens() }, oracle.InvalidArgument, oracle.ReasonPromptEmpty, "tokens.token_ids"},
 		{"nil token prompt", func(m *kvoraclev1.RouteRequest) { m.Prompt = &kvoraclev1.RouteRequest_Tokens{} }, oracle.InvalidArgument, oracle.ReasonPromptEmpty, "tokens.token_ids"},
 		{"long prompt", func(m *kvoraclev1.RouteRequest) { m.Prompt = tokens(make([]uint32, 101)...) }, oracle.InvalidArgument, oracle.ReasonPromptTooLong, "tokens.token_ids"},
-		{"text", func(m *kvoraclev1.RouteRequest) { m.Prompt = &kvoraclev1.RouteRequest_Text{Text: "hi"} }, oracle.Unserved, oracle.ReasonFieldUnserved, "text"},
+		{"empty text", func(m *kvoraclev1.RouteRequest) { m.Prompt = &kvoraclev1.RouteRequest_Text{} }, oracle.InvalidArgument, oracle.ReasonPromptEmpty, "text"},
+		{"long text", func(m *kvoraclev1.RouteRequest) {
+			m.Prompt = &kvoraclev1.RouteRequest_Text{Text: strings.Repeat("x", 401)}
+		}, oracle.InvalidArgument, oracle.ReasonPromptTooLong, "text"},
+		{"items and text", func(m *kvoraclev1.RouteRequest) {
+			m.Prompt, m.Multimodal = &kvoraclev1.RouteRequest_Text{Text: "x"}, []*kvoraclev1.MultimodalItem{item(0, 1, 8)}
+		}, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "multimodal"},
 		{"no scheme", func(m *kvoraclev1.RouteRequest) { m.Prompt = hashes("", 4, 4, 1) }, oracle.FailedPrecondition, oracle.ReasonFieldMissing, "block_hashes.hash_scheme"},
 		{"other scheme", func(m *kvoraclev1.RouteRequest) { m.Prompt = hashes("md5", 4, 4, 1) }, oracle.FailedPrecondition, oracle.ReasonHashSchemeMismatch, "block_hashes.hash_scheme"},
 		{"block size 0", func(m *kvoraclev1.RouteRequest) { m.Prompt = hashes(block.Scheme, 0, 4, 1) }, oracle.InvalidArgument, oracle.ReasonFieldInvalid, "block_hashes.block_size"},
@@ -120,10 +126,9 @@ func TestEveryRouteFieldIsServedOrRefused(t *testing.T) {
 		"request_id": true, "model": true, "tokens": true, "block_hashes": true, "lora": true, "cache_salt": true,
 		"expected_output_tokens": true, "session_id": true, "phase": true, "allowed_workers": true, "denied_workers": true,
 		"required_labels": true, "explain": true, "dry_run": true, "max_alternatives": true,
-		"multimodal": true, "ttft_target_seconds": true, "tpot_target_seconds": true,
+		"multimodal": true, "ttft_target_seconds": true, "tpot_target_seconds": true, "text": true,
 	}
 	refused := map[string]func(*kvoraclev1.RouteRequest){
-		"text":             func(m *kvoraclev1.RouteRequest) { m.Prompt = &kvoraclev1.RouteRequest_Text{Text: "x"} },
 		"priority":         func(m *kvoraclev1.RouteRequest) { m.Priority = 1 },
 		"preferred_labels": func(m *kvoraclev1.RouteRequest) { m.PreferredLabels = map[string]string{"a": "b"} },
 	}
@@ -158,6 +163,10 @@ func TestDecodeRouteAccepts(t *testing.T) {
 	if r.Prompt.Length != 11 || r.Prompt.LocalsSize != 4 || len(r.Prompt.Locals) != 2 || r.Role != fleet.Decode ||
 		r.LoRAName != "x" || r.LoRARevision != "2" || r.CacheSalt != "s" || r.MaxAlternatives != defaultAlternatives {
 		t.Errorf("got %+v", r)
+	}
+	r, err = DecodeRoute(&kvoraclev1.RouteRequest{Model: "m", Prompt: &kvoraclev1.RouteRequest_Text{Text: strings.Repeat("x", 399)}}, Limits{MaxPromptTokens: 100})
+	if err != nil || !r.Prompt.IsText || r.Prompt.Length != 100 || len(r.Prompt.PackedTokens) != 1 {
+		t.Errorf("text: %v, %+v", err, r)
 	}
 	// A prompt shorter than one block has no hashes at all.
 	if _, err := DecodeRoute(&kvoraclev1.RouteRequest{Model: "m", Prompt: hashes(block.Scheme, 4, 3, 0)}, Limits{}); err != nil {

@@ -9,6 +9,8 @@ own requests among the last known fleet is taken. `Client` is for threads, `Asyn
         oracle.first_token(d, ttft_seconds=0.2)
         oracle.finished(d, output_tokens=42, cached_tokens=128)
 
+A prompt that nobody has tokenized may be a str: it is matched with text that was sent before, not with what engines report.
+
 A request that is wrong, or that no worker can take, raises the grpc.RpcError that the oracle answered.
 """
 

@@ -37,9 +37,9 @@ class AsyncClient(Steps):
         if self._own:
             await self._channel.close()
 
-    async def route(self, model, tokens, **fields):
+    async def route(self, model, prompt, **fields):
         try:
-            return self.core.decided(await self._route(question(model, tokens, fields), timeout=self._deadline))
+            return self.core.decided(await self._route(question(model, prompt, fields), timeout=self._deadline))
         except grpc.RpcError as error:
             return self.core.fallback(error, model, fields)
 

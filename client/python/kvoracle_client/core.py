@@ -65,7 +65,9 @@ def _varint(n):
 
 
 def question(model, tokens, fields):
-    """The bytes of a RouteRequest; the array is copied once, into them."""
+    """The bytes of a RouteRequest; the array is copied once, into them. A str is text, which nobody has tokenized."""
+    if isinstance(tokens, str):
+        return route_pb2.RouteRequest(model=model, text=tokens, **fields).SerializeToString()
     memory = packed(tokens)
     head = route_pb2.RouteRequest(model=model, **fields).SerializeToString()
     array_head = b"\x0a" + _varint(len(memory))  # TokenPrompt.token_ids, packed

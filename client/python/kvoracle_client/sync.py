@@ -30,10 +30,10 @@ class Client(Steps):
         self._thread = threading.Thread(target=self._run, name="kvoracle", daemon=True)
         self._thread.start()
 
-    def route(self, model, tokens, **fields):
-        """A Decision for a prompt. fields are those of RouteRequest (request_id, session_id, denied_workers, ...)."""
+    def route(self, model, prompt, **fields):
+        """A Decision for a prompt: token ids, or a str where there is no tokenizer. fields are those of RouteRequest (request_id, session_id, denied_workers, ...)."""
         try:
-            return self.core.decided(self._route(question(model, tokens, fields), timeout=self._deadline))
+            return self.core.decided(self._route(question(model, prompt, fields), timeout=self._deadline))
         except grpc.RpcError as error:
             return self.core.fallback(error, model, fields)
 

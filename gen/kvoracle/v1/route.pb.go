@@ -491,7 +491,7 @@ type RouteRequest struct {
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Base model. Required. Must equal a worker's WorkerSpec.model.
 	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	// The prompt, in exactly one form. None or an empty one: INVALID_ARGUMENT.
+	// The prompt, in exactly one form. None, an empty one, or two of them: INVALID_ARGUMENT.
 	//
 	// Types that are valid to be assigned to Prompt:
 	//
@@ -505,7 +505,7 @@ type RouteRequest struct {
 	// matches across salts.
 	CacheSalt string `protobuf:"bytes,7,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
 	// Multimodal items under the prompt's placeholders, in any order; at most 4,096, and together at most four times as
-	// many tokens as the prompt has. Only with tokens: block_hashes must have them in already.
+	// many tokens as the prompt has. Only with tokens: block_hashes must have them in already, and text has no places.
 	Multimodal []*MultimodalItem `protobuf:"bytes,8,rep,name=multimodal,proto3" json:"multimodal,omitempty"`
 	// Output tokens expected; 0 means unknown, and the fleet's running mean is used.
 	ExpectedOutputTokens uint32 `protobuf:"varint,9,opt,name=expected_output_tokens,json=expectedOutputTokens,proto3" json:"expected_output_tokens,omitempty"`
@@ -744,7 +744,10 @@ type RouteRequest_BlockHashes struct {
 }
 
 type RouteRequest_Text struct {
-	// Raw text: approximate, in a keyspace of its own. Not served yet: UNIMPLEMENTED.
+	// Raw text, for callers without a tokenizer; at most 4 bytes for each token of the server's limit. Four bytes are
+	// taken for a token, and that is what token counts of the answer are in. It is matched with text that was sent before,
+	// never with what engines report, so the answer's confidence in blocks is APPROXIMATE at best. Write the parts of a
+	// conversation in the same order and form each time: two prompts share what their bytes share from the start.
 	Text string `protobuf:"bytes,5,opt,name=text,proto3,oneof"`
 }
 

@@ -34,6 +34,8 @@ def check_packing():
             check("no tokens", len(got.tokens.token_ids), 0)
         else:
             check(f"tokens as {type(form).__name__}", got, want)
+    want = route_pb2.RouteRequest(model="m", text="h\u00e9llo", explain=True)
+    check("text", route_pb2.RouteRequest.FromString(question("m", "h\u00e9llo", {"explain": True})), want)
     check("memory is not converted", packed(memory).obj is memory, True)
     for bad in (b"123", [-1], [1 << 40], ["x"]):
         try:
@@ -66,6 +68,12 @@ def life(oracle):
     oracle.first_token(d, ttft_seconds=0.1)
     oracle.generating(d, 10)
     oracle.finished(d, output_tokens=20, cached_tokens=0)
+    for turn in ("once upon a time " * 20, "once upon a time " * 20 + "and again"):
+        d = oracle.route("demo", turn)
+        check("sync: text is no token", d.matched_tokens > 0, turn.endswith("again"))
+        oracle.first_token(d)
+        oracle.finished(d, output_tokens=1)
+        check("sync: text, said", oracle.flush(timeout=SLOW), True)
     check("sync: a model nobody serves", refused(lambda: oracle.route("other", TOKENS)), grpc.StatusCode.NOT_FOUND)
     check("sync: no tokens", refused(lambda: oracle.route("demo", [])), grpc.StatusCode.INVALID_ARGUMENT)
     denied = refused(lambda: oracle.route("demo", TOKENS, denied_workers=["a", "b"]))

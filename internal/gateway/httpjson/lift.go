@@ -342,7 +342,14 @@ func (s *scan) number(most uint64) (v uint64, ok bool) {
 	return v, v <= most && (n == 1 || n > 1 && s.text[from] != '0')
 }
 
-// trim is for protojson's errors, whose beginning is made to vary.
+// longestError bounds what an error quotes of a body: it may be the prompt.
+const longestError = 160
+
+// trim is for protojson's errors, whose beginning is made to vary and which quote what they did not expect.
 func trim(text string) string {
-	return strings.TrimSpace(strings.TrimPrefix(strings.ReplaceAll(text, "\u00a0", " "), "proto:"))
+	text = strings.TrimSpace(strings.TrimPrefix(strings.ReplaceAll(text, "\u00a0", " "), "proto:"))
+	if len(text) > longestError {
+		text = strings.ToValidUTF8(text[:longestError], "") + "..."
+	}
+	return text
 }
