@@ -9,7 +9,11 @@
 // cost, and the sum over a busy spell is the spell. First tokens that come together (prompts that shared an iteration)
 // make one sample.
 //
-// The factors are fitted by recursive least squares on relative errors, robustly:
+// How far into an iteration a request came is not known, so a sample of k iterations is known up to a k-th of itself: it
+// weighs that much less. Long prefills say what work costs, single iterations hardly.
+//
+// The factors are those of a class, fitted to the samples of all its targets by recursive least squares on relative
+// errors, robustly:
 //   - an error beyond a few times the usual one counts as that much, so that an outlier moves nothing far;
 //   - the fit never becomes so sure that it cannot follow: uncertainty grows by a little with every sample, up to the
 //     prior's;
@@ -17,10 +21,15 @@
 //     after a few samples, and only what the samples tell apart is told apart; factors that no sample tells apart are
 //     drawn together, so that what the model leaves out does not drive them against one another.
 //
+// A target differs from its class by one number, its speed, and only as far as that stands out of its own error. Workers
+// that are alike therefore look alike, exactly: a router that takes a few per cent of luck for a difference sends long
+// prompts to the lucky and repeats prefixes there. For the same reason all targets of a class see what it has learned at
+// one moment, when Publish is called.
+//
 // Invariants, for any input: every factor is finite and in [MinFactor, MaxFactor]; a sample with a number that is not
 // finite, negative or absurd is refused and counted and changes nothing; memory is bounded by the highest TargetID and
 // MaxClasses; a target that begins a new life, or another class, starts from what its class has learned, and a class
-// from the prior.
+// from the prior; Of changes for all targets of a class at once, but for their own speeds.
 //
 // Time is handed in (seconds on any one clock). All methods may be called concurrently: one mutex, held for about a
 // microsecond. Cost: O(NumParts^2) a sample, no allocation.

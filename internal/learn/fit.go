@@ -50,11 +50,10 @@ const (
 const (
 	commonVariance = 2.0   // of a prior, common to all parts
 	ownVariance    = 0.05  // of a prior, of each part alone
-	noise          = 0.04  // of a sample
 	drift          = 2e-5  // added with each sample: memory of some 50
 	settled        = 16    // samples before errors are cut
 	cut            = 4     // times the usual error
-	leastCut       = 0.10  // the usual error is not believed to be smaller than a quarter of it
+	leastCut       = 0.10  // an error below it is not cut
 	errorWeight    = 0.05  // of the newest in the usual error
 	shareWeight    = 0.01  // of the newest in the shares
 	wayBack        = 0.001 // of the way back to the common factor, with each sample
@@ -67,7 +66,8 @@ type fit struct {
 	factor  Parts
 	cov     [NumParts]Parts // of the factors, relative to them
 	shares  Parts           // of the parts in the usual prefill
-	usual   float64         // relative error
+	usual   float64         // error in units of what is expected of a sample, at least 1
+	shown   float64         // relative error
 	samples uint64
 }
 
@@ -77,7 +77,7 @@ func newFit() fit {
 		f.factor[i] = 1
 	}
 	f.doubt()
-	f.usual = 1
+	f.usual, f.shown = 1, 1
 	return f
 }
 
@@ -91,18 +91,13 @@ func (f *fit) doubt() {
 	}
 }
 
-// inherit makes a fit for another worker of the kind: the same factors, less sure.
-func (f *fit) inherit() fit {
-	heir := *f
-	heir.samples = 0
-	for i := range heir.cov {
-		for j := range heir.cov[i] {
-			heir.cov[i][j] = commonVariance / 8
-		}
-		heir.cov[i][i] += ownVariance
+// choose leaves of the linear layers' two descriptions the one that is more.
+func (f *fit) choose(parts *Parts) {
+	if f.factor[Linear]*parts[Linear]+f.factor[Iteration]*parts[Iteration] >= f.factor[Floor]*parts[Floor] {
+		parts[Floor] = 0
+	} else {
+		parts[Linear], parts[Iteration] = 0, 0
 	}
-	heir.usual = max(heir.usual, 0.3)
-	return heir
 }
 
 // predict is the time of a prefill with these parts under the prior.
@@ -114,11 +109,17 @@ func (f *fit) predict(parts *Parts) float64 {
 	return sum
 }
 
-// observe learns from one sample. It reports false for one that cannot be.
-func (f *fit) observe(parts *Parts, seconds float64) bool {
+// isLike reports whether a time can be one of a prefill that was predicted to take so long.
+func isLike(seconds, predicted float64) bool {
+	return predicted > 0 && !math.IsInf(predicted, 0) && seconds >= 0 && seconds <= absurd*predicted && seconds*absurd >= predicted
+}
+
+// observe learns from one sample, of which so much is the relative deviation if all is right. It tells the relative
+// deviation that the prediction had for what was not known of the factors, and false for a sample that cannot be.
+func (f *fit) observe(parts *Parts, seconds, spread float64) (doubt float64, ok bool) {
 	predicted := f.predict(parts)
-	if !(predicted > 0) || !(seconds >= 0) || math.IsInf(predicted, 0) || seconds > absurd*predicted || seconds*absurd < predicted {
-		return false
+	if !isLike(seconds, predicted) {
+		return 0, false
 	}
 	// Everything is relative: x sums to 1, and a factor's step is a share of it.
 	var x, gain Parts
@@ -126,22 +127,24 @@ func (f *fit) observe(parts *Parts, seconds float64) bool {
 		x[i] = f.factor[i] * p / predicted
 	}
 	e := seconds/predicted - 1
-	magnitude := math.Abs(e)
+	magnitude, limit := math.Abs(e), math.Inf(1)
 	if f.samples >= settled {
-		limit := max(cut*f.usual, leastCut)
+		limit = max(cut*f.usual*spread, leastCut)
 		e = max(-limit, min(e, limit))
-		magnitude = min(magnitude, 2*limit)
 	}
-	f.usual += errorWeight * (magnitude - f.usual)
+	magnitude = min(magnitude, 2*limit)
+	f.shown += errorWeight * (magnitude - f.shown)
+	f.usual = max(1, f.usual+errorWeight*(magnitude/spread-f.usual))
 	f.samples++
 
-	variance := noise
+	variance := f.usual * spread * f.usual * spread
 	for i := range gain {
 		for j := range x {
 			gain[i] += f.cov[i][j] * x[j]
 		}
-		variance += x[i] * gain[i]
+		doubt += x[i] * gain[i]
 	}
+	variance += doubt
 	for i := range gain {
 		step := gain[i] / variance * e
 		f.factor[i] = within(f.factor[i] * max(1+step, 0.2))
@@ -153,7 +156,7 @@ func (f *fit) observe(parts *Parts, seconds float64) bool {
 		f.cov[i][i] = min(f.cov[i][i]+drift, commonVariance+ownVariance)
 	}
 	f.reconcile(&x)
-	return true
+	return math.Sqrt(max(doubt, 0)), true
 }
 
 // reconcile draws the factors a little towards their common one, the mean weighted by the parts' shares. What samples

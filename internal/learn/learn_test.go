@@ -36,6 +36,7 @@ func (w *world) next(id fleet.TargetID) (p Prefill, seconds float64) {
 		p.Parts[Transfer] = 5e-6 * context
 	}
 	w.now += w.rnd.ExpFloat64() * 0.15
+	p.Iterations = k
 	p.Booked = w.now
 	begun := max(w.now, w.busy)
 	seconds = timeOf(&p, &w.truth, begun == w.now)
@@ -45,16 +46,19 @@ func (w *world) next(id fleet.TargetID) (p Prefill, seconds float64) {
 	return p, seconds
 }
 
-// timeOf is the time of a prefill under factors.
+// timeOf is the time of a prefill under factors. The iteration that was under way has its own least time.
 func timeOf(p *Prefill, f *Parts, first bool) float64 {
-	var t Parts
-	for i := range t {
-		t[i] = f[i] * p.Parts[i]
-		if first {
-			t[i] += f[i] * p.First[i]
+	of := func(parts *Parts) float64 {
+		var t Parts
+		for i := range t {
+			t[i] = f[i] * parts[i]
 		}
+		return max(t[Linear]+t[Iteration], t[Floor]) + t[Attention] + t[Decode] + t[Transfer]
 	}
-	return max(t[Linear]+t[Iteration], t[Floor]) + t[Attention] + t[Decode] + t[Transfer]
+	if !first {
+		return of(&p.Parts)
+	}
+	return of(&p.Parts) + of(&p.First)
 }
 
 // TestWrongPriorIsCorrected: a prior that is four times too slow or too fast, or wrong in one part only, is right within
@@ -78,6 +82,7 @@ func TestWrongPriorIsCorrected(t *testing.T) {
 				for i := range 600 {
 					p, seconds := w.next(0)
 					if i >= 300 { // what would be predicted of it
+						l.Publish()
 						f := l.Of(0)
 						e := timeOf(&p, &f.Factors, p.Booked == p.Done-seconds)/seconds - 1
 						bias, spread, n = bias+e, spread+math.Abs(e), n+1
@@ -114,6 +119,7 @@ func TestItFollows(t *testing.T) {
 	predicted, took := 0.0, 0.0
 	for range 100 {
 		p, seconds := w.next(0)
+		l.Publish()
 		f := l.Of(0)
 		predicted += timeOf(&p, &f.Factors, p.Booked == p.Done-seconds)
 		took += seconds
@@ -139,6 +145,7 @@ func TestWorkersOfOneClassDiffer(t *testing.T) {
 			l.FirstToken(&p)
 		}
 	}
+	l.Publish()
 	for id, w := range worlds {
 		if got := l.Of(fleet.TargetID(id)); math.Abs(got.Factors[Linear]/w.truth[Linear]-1) > 0.1 || got.Samples < 200 {
 			t.Errorf("worker %d is %v times slower than the prior: %+v", id, w.truth[Linear], got)
@@ -161,6 +168,65 @@ func TestWorkersOfOneClassDiffer(t *testing.T) {
 	}
 }
 
+// TestAlikeLookAlike: equal workers are believed equal however unevenly they are asked and whatever their luck; one that
+// is not is found out, and moves nobody else.
+func TestAlikeLookAlike(t *testing.T) {
+	const workers, slow = 32, 5
+	l, rnd := New(), rand.New(rand.NewPCG(8, 8))
+	now := make([]float64, workers)
+	for id := range now {
+		l.Begin(fleet.TargetID(id), "a")
+	}
+	for range 6000 {
+		id := min(rnd.IntN(workers), rnd.IntN(workers)) // the first ones are asked most
+		k := 1.0
+		if rnd.IntN(3) == 0 {
+			k = float64(2 + rnd.IntN(20))
+		}
+		parts := Parts{Linear: 0.045 * k, Iteration: 0.003 * k, Floor: 0.0075 * k}
+		truth := 1.3 * (parts[Linear] + parts[Iteration])
+		if id == slow {
+			truth *= 1.25
+		}
+		took := truth * (1 + (rnd.Float64()-0.5)/k) // up to half an iteration sooner or later
+		now[id] += took + 1
+		l.FirstToken(&Prefill{Target: fleet.TargetID(id), Booked: now[id] - took, Done: now[id], Parts: parts, Iterations: k})
+	}
+	l.Publish()
+	usual := l.Of(0).Factors[Linear]
+	if math.Abs(usual/1.3-1) > 0.03 {
+		t.Errorf("a worker of the class is believed %v times slower than the prior, want 1.3", usual)
+	}
+	for id := range fleet.TargetID(workers) {
+		got, want := l.Of(id).Factors[Linear]/usual, 1.0
+		if id == slow {
+			want = 1.25
+		}
+		if math.Abs(got-want) > 0.04*(want-1)/0.25 {
+			t.Errorf("worker %d is believed %v times slower than the first, want %v", id, got, want)
+		}
+	}
+}
+
+// TestClassIsPublishedAtOnce: between two publications no target sees what its class has learned.
+func TestClassIsPublishedAtOnce(t *testing.T) {
+	l := New()
+	for id := range fleet.TargetID(3) {
+		l.Begin(id, "a")
+	}
+	for i := range 50 {
+		at := float64(i)
+		l.FirstToken(&Prefill{Target: 1, Booked: at, Done: at + 0.4, Parts: Parts{Linear: 0.1}, Iterations: 4})
+	}
+	if a, b := l.Of(0).Factors, l.Of(2).Factors; a != b || a[Linear] != 1 {
+		t.Errorf("before the publication: %v and %v, want the prior", a, b)
+	}
+	l.Publish()
+	if a, b := l.Of(0).Factors, l.Of(2).Factors; a != b || a[Linear] < 3.5 {
+		t.Errorf("after it: %v and %v, want about 4", a, b)
+	}
+}
+
 // TestWholeRequests: what only ends of requests tell.
 func TestWholeRequests(t *testing.T) {
 	l := New()
@@ -168,6 +234,7 @@ func TestWholeRequests(t *testing.T) {
 	for range 300 {
 		f := l.Of(1)
 		l.Whole(1, 4, f.Factors[Linear]*1) // four times slower
+		l.Publish()
 	}
 	if f := l.Of(1).Factors[Linear]; f < 1.9 || f > 4 {
 		t.Errorf("from whole requests: %v, want 4 or half of it at least", f)
@@ -192,6 +259,7 @@ func FuzzLearner(f *testing.F) {
 			l.FirstToken(&Prefill{Booked: booked + shift, Done: done + shift + 0.01, Parts: Parts{0.01, 0.001}})
 			l.Whole(0, a, predicted)
 		}
+		l.Publish()
 		got := l.Of(0)
 		for i, v := range got.Factors {
 			if !(v >= MinFactor && v <= MaxFactor) {
@@ -226,6 +294,7 @@ func TestEndsAloneTellNoWorkerFromAnother(t *testing.T) {
 	l.Begin(2, "a")
 	for range 100 {
 		l.Whole(1, 0.1, l.Of(1).Factors[Linear])
+		l.Publish()
 	}
 	if a, b := l.Of(1).Factors, l.Of(2).Factors; a != b || a[Linear] > 0.5 {
 		t.Errorf("the one that was told of: %v, the other: %v, want both alike and well below 1", a, b)
@@ -235,8 +304,10 @@ func TestEndsAloneTellNoWorkerFromAnother(t *testing.T) {
 		p, _ := w.next(1)
 		l.FirstToken(&p)
 	}
+	l.Publish()
 	before := l.Of(1).Factors
 	l.Whole(1, 50, 1)
+	l.Publish()
 	if got := l.Of(1).Factors; got != before {
 		t.Errorf("an end moved what first tokens have told: %v, before %v", got, before)
 	}

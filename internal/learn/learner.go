@@ -28,18 +28,24 @@ type Learner struct {
 	samples uint64
 }
 
+// class is what is learned of a performance class.
 type class struct {
-	fit fit
+	fit     fit
+	told    Learned // as last published
+	isNewer bool    // than what was published
 }
 
+// target is what is learned of one target, and the sample that is being collected.
 type target struct {
 	class *class
-	fit   fit
+	speed speed
 
-	busyUntil float64 // the last first token
-	seconds   float64 // of the sample that is being collected
-	parts     Parts
-	open      bool
+	busyUntil  float64 // the last first token
+	seconds    float64
+	parts      Parts
+	first      Parts
+	iterations float64
+	open       bool
 }
 
 // New makes an empty learner.
@@ -55,11 +61,12 @@ func (l *Learner) Begin(id fleet.TargetID, name string) {
 	c := l.classes[name]
 	if c == nil {
 		c = &class{fit: newFit()}
+		c.publish()
 		if len(l.classes) < MaxClasses {
 			l.classes[name] = c
 		}
 	}
-	l.targets[id] = &target{class: c, fit: newFit()}
+	l.targets[id] = &target{class: c, speed: newSpeed()}
 }
 
 // Drop forgets a target.
@@ -88,11 +95,15 @@ type Prefill struct {
 	// Floor are told; what is more counts.
 	Parts Parts
 	// First is the rest of the iteration that was under way, under the prior: added when the request found no other
-	// prefill there.
+	// prefill there. Of it, too, the more of both counts.
 	First Parts
+	// Iterations is how many the prefill took; below 1 is 1. How far into an iteration it came is not known, so that the
+	// time of one of k iterations is known up to a k-th.
+	Iterations float64
 }
 
-// FirstToken learns from a prefill and reports whether the target's factors may have changed.
+// FirstToken learns from a prefill and reports whether the target's own speed may have changed. What its class learns is
+// seen after Publish.
 func (l *Learner) FirstToken(p *Prefill) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,13 +128,14 @@ func (t *target) add(p *Prefill, seconds float64, first bool) {
 	joins := t.open
 	t.open = true
 	t.seconds += seconds
+	t.iterations = max(t.iterations, p.Iterations, 1)
 	for i := range t.parts {
 		if joins && (Part(i) == Iteration || Part(i) == Floor) {
 			continue // it is there already
 		}
 		t.parts[i] += p.Parts[i]
 		if first {
-			t.parts[i] += p.First[i]
+			t.first[i] += p.First[i]
 		}
 	}
 }
@@ -133,27 +145,34 @@ func (l *Learner) close(t *target) bool {
 	if !t.open {
 		return false
 	}
-	parts, seconds := t.parts, t.seconds
-	t.parts, t.seconds, t.open = Parts{}, 0, false
-	if f := &t.fit.factor; f[Linear]*parts[Linear]+f[Iteration]*parts[Iteration] >= f[Floor]*parts[Floor] {
-		parts[Floor] = 0
-	} else {
-		parts[Linear], parts[Iteration] = 0, 0
+	c, parts, first := t.class, t.parts, t.first
+	seconds, iterations := t.seconds, t.iterations
+	t.seconds, t.parts, t.first, t.iterations, t.open = 0, Parts{}, Parts{}, 0, false
+	c.fit.choose(&parts)
+	c.fit.choose(&first)
+	for i := range parts {
+		parts[i] += first[i]
 	}
-	if t.fit.samples == 0 {
-		t.fit = t.class.fit.inherit()
-	}
-	if !t.fit.observe(&parts, seconds) {
+	spread, predicted := spreadOf(iterations), c.fit.predict(&parts)
+	before := t.speed.factor()
+	if !isLike(seconds, predicted) {
 		l.refused++
 		return false
 	}
+	doubt, ok := c.fit.observe(&parts, seconds/before, spread)
+	if !ok {
+		l.refused++
+		return false
+	}
+	// What may be the class's error is not the target's.
+	t.speed.observe(seconds, predicted, math.Hypot(spread, doubt), c.fit.usual)
 	l.samples++
-	t.class.fit.observe(&parts, seconds)
-	return true
+	c.isNewer = true
+	return t.speed.factor() != before
 }
 
 func valid(p *Prefill) bool {
-	ok := p.Done >= p.Booked && p.Done-p.Booked <= longest && !math.IsInf(p.Done, 0)
+	ok := p.Done >= p.Booked && p.Done-p.Booked <= longest && !math.IsInf(p.Done, 0) && !(p.Iterations > longest*1e3)
 	for i, v := range p.Parts {
 		ok = ok && v >= 0 && v <= longest && p.First[i] >= 0 && p.First[i] <= longest
 	}
@@ -175,19 +194,36 @@ func (l *Learner) Whole(id fleet.TargetID, seconds, predicted float64) bool {
 	}
 	if t.class.fit.samples == 0 {
 		t.class.fit.scale(ratio, wholeWeight)
+		t.class.isNewer = true
 	}
 	l.samples++
 	return true
 }
 
+// Publish makes what classes have learned what Of tells, of all their targets at one moment: workers that are alike must
+// look alike, and a worker that is asked more often is not to look cheaper or dearer for it.
+func (l *Learner) Publish() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.targets {
+		if t != nil && t.class.isNewer {
+			t.class.publish()
+		}
+	}
+}
+
+func (c *class) publish() {
+	c.told, c.isNewer = Learned{Factors: c.fit.factor, Error: c.fit.shown}, false
+}
+
 // Learned is what is believed of one target.
 type Learned struct {
-	// Factors correct the prior's costs, by part: the target's own, or before its first sample those of its class; all 1
-	// when nothing was learned.
+	// Factors correct the prior's costs, by part: those of the target's class when they were published last, times its own
+	// speed; all 1 when nothing was learned.
 	Factors Parts
-	// Samples counts those it was learned from in this life; what its class had learned before is not in it.
+	// Samples counts those of this target in this life; what its class had learned before is not in it.
 	Samples uint64
-	// Error is the usual relative error of a prediction now.
+	// Error is the usual relative error of a prediction in its class.
 	Error float64
 }
 
@@ -198,12 +234,14 @@ func (l *Learner) Of(id fleet.TargetID) Learned {
 	t := l.target(id)
 	if t == nil {
 		f := newFit()
-		return Learned{Factors: f.factor, Error: f.usual}
+		return Learned{Factors: f.factor, Error: f.shown}
 	}
-	if t.fit.samples == 0 {
-		return Learned{Factors: t.class.fit.factor, Error: t.class.fit.usual}
+	out, own := t.class.told, t.speed.factor()
+	for i, f := range out.Factors {
+		out.Factors[i] = within(f * own)
 	}
-	return Learned{Factors: t.fit.factor, Samples: t.fit.samples, Error: t.fit.usual}
+	out.Samples = t.speed.samples
+	return out
 }
 
 // Stats are counters since New.

@@ -73,11 +73,12 @@ func (o *Oracle) retake(id fleet.TargetID) {
 	}
 }
 
-// relearnAll takes over what classes have learned for targets that have learned nothing themselves, of all of them at one
-// time: for a while some would look cheaper than others otherwise.
+// relearnAll takes over what classes have learned, of all their targets at one time: for a while some would look cheaper
+// than others otherwise.
 func (o *Oracle) relearnAll() {
 	o.pricing.Lock()
 	defer o.pricing.Unlock()
+	o.learn.Publish()
 	for _, w := range o.fleet.View().Workers() {
 		for _, id := range w.Targets {
 			o.retake(id)
@@ -131,6 +132,7 @@ func (o *Oracle) learnFirstToken(b *load.Booking, waited time.Duration, ttft flo
 			learn.Decode:    m.DecodePerKVToken * kv * iterations,
 			learn.Transfer:  float64(b.Note.Transfer),
 		},
+		Iterations: iterations,
 	}
 	if decoding > 0 { // on average half an iteration is under way
 		sample.First = learn.Parts{

@@ -855,6 +855,7 @@ func TestCostsAreLearnedAndShown(t *testing.T) {
 			}
 		}
 		now = now.Add(time.Second)
+		o.Tick(now)
 	}
 	w, err := o.Worker("w1", now)
 	if err != nil {
