@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/kvoracle/kvoracle/internal/block"
 
@@ -63,9 +66,14 @@ func (p *probe) run(ctx context.Context, rate float64, length time.Duration) ([]
 			took := time.Since(begin) - at
 			mu.Lock()
 			defer mu.Unlock()
-			times = append(times, float64(took)/float64(time.Millisecond))
-			if err != nil {
+			if status.Code(err) == codes.ResourceExhausted {
+				took = math.MaxInt64 // the server sheds: as bad as no answer
+			} else if err != nil {
 				failed = err
+				return
+			}
+			times = append(times, float64(took)/float64(time.Millisecond))
+			if m == nil {
 				return
 			}
 			if ids = append(ids, m.GetDecisionId()); len(ids) == 200 {

@@ -45,7 +45,7 @@ type feed struct {
 	recent      [fingerprints]struct{ seq, contents uint64 }
 
 	// What decisions read without waiting for a batch to be applied.
-	isSteady  atomic.Bool // signs are such that what it reported counts in full, now and until they change
+	steady    *atomic.Uint64 // its bit says whether what it reported counts in full; see steadiness
 	signs     atomic.Pointer[signs]
 	heardAt   atomic.Int64 // last message, Unix nanoseconds; 0: never
 	decisions atomic.Uint64
@@ -147,7 +147,15 @@ func (f *feed) sign() {
 	}
 	if old := f.signs.Load(); old == nil || *old != next {
 		f.signs.Store(&next)
-		f.isSteady.Store(next.spoke && !next.awaiting && next.open)
+		f.setSteady(next.spoke && !next.awaiting && !next.doubtful && next.open)
+	}
+}
+
+func (f *feed) setSteady(is bool) {
+	if bit := uint64(1) << (f.target % 64); is {
+		f.steady.Or(bit)
+	} else {
+		f.steady.And(^bit)
 	}
 }
 

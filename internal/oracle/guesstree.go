@@ -68,19 +68,19 @@ func (t *guessTree) match(chain []block.ID, dst []index.Match) []index.Match {
 		}
 		n := common(r.ids, chain[depth:])
 		if up == nil {
-			dst = slices.Grow(dst, len(r.users))
-			for _, u := range r.users {
-				m := index.Match{Target: u.target}
-				m.Blocks[fleet.Device] = uint32(n)
-				dst = append(dst, m)
+			dst = slices.Grow(dst, len(r.users))[:start+len(r.users)]
+			found := dst[start:]
+			clear(found)
+			for i, u := range r.users {
+				m := &found[i]
+				m.Target, m.Blocks[fleet.Device] = u.target, uint32(n)
 			}
 		} else {
 			found := dst[start:]
 			for _, u := range r.users {
-				// All of them are there; few of many are found in few steps.
-				i, _ := slices.BinarySearchFunc(found, u.target, func(m index.Match, t fleet.TargetID) int { return cmp.Compare(m.Target, t) })
-				found[i].Blocks[fleet.Device] = uint32(depth + n)
-				found = found[i+1:]
+				found = found[seek(found, u.target):] // all of them are there
+				found[0].Blocks[fleet.Device] = uint32(depth + n)
+				found = found[1:]
 			}
 		}
 		if n < len(r.ids) {
@@ -90,6 +90,24 @@ func (t *guessTree) match(chain []block.ID, dst []index.Match) []index.Match {
 		depth += n
 	}
 	return dst
+}
+
+// seek finds a target among matches that have it, at double the distance each time: few of many are found in few steps, and
+// many of many in one each.
+func seek(found []index.Match, t fleet.TargetID) int {
+	lo, hi := 0, 0
+	for step := 1; hi < len(found) && found[hi].Target < t; step *= 2 {
+		lo, hi = hi+1, hi+step
+	}
+	hi = min(hi, len(found)-1)
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); found[mid].Target < t {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
 }
 
 // common is how many leading blocks two chains that begin alike have in common.

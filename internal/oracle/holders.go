@@ -1,104 +1,224 @@
 package oracle
 
 import (
-	"math/bits"
+	"math"
+	"slices"
+	"sync/atomic"
 
 	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
+	"github.com/kvoracle/kvoracle/internal/policy"
 )
 
-// placeHolders lists those of the lineup of which any index says something of their own, in ascending order, and notes
-// where. What most of them hold alike is said once, in alike.
-func (w *work) placeHolders(as form) {
-	w.holds, w.alike = w.holds[:0], alike{}
+// Of a prompt that begins as many do nearly every target of a lineup holds something, but they hold few different things:
+// what all begin with, or that and the middle of a conversation. What several hold alike is a kind, worked out once. Only
+// who has something farther away than the device, is guessed at, or is not believed in full, is a hold of its own.
+
+// said is what the indexes say of a target, in blocks of its own size, all of them on the device: as reported, and as
+// guessed of requests under way. The zero value is nothing.
+type said struct{ facts, guesses uint32 }
+
+// apart is said.facts of who is a hold of its own.
+const apart = math.MaxUint32
+
+// kind is what several of a lineup hold alike.
+type kind struct {
+	said  said
+	hold  hold // nobody's: its id and blocks mean nothing
+	first int  // the first of them, by its place among the members
+	n     int  // how many they are
+}
+
+// maxKinds bounds the kinds of one decision; who is of another one is a hold of its own. kindSlots is a power of two above.
+const maxKinds, kindSlots = 48, 64
+
+// placeHolders finds what those of the lineup hold of a prompt of so many tokens:
+//
+//	kinds[kind[i]]  of lineup.ids[i], or if it has one
+//	holds           its own, in ascending order
+//
+// kinds[0] is nothing.
+func (w *work) placeHolders(as form, length int) {
+	w.gather()
+	w.divide(as, length)
+	if len(w.holds) > 0 {
+		w.creditHolds(length)
+	}
+}
+
+// gather puts what was matched in the order of the lineup.
+func (w *work) gather() {
+	l := &w.lineup
+	w.said = slices.Grow(w.said[:0], len(l.ids))[:len(l.ids)]
+	clear(w.said)
+	said, isAlone := w.said, len(w.prompts) == 1
 	for i := range w.prompts {
-		w.spoken.addAll(w.prompts[i].approx)
-	}
-	if !w.setCommonApart() {
-		for i := range w.prompts {
-			w.spoken.addAll(w.prompts[i].facts)
-			w.spoken.addAll(w.prompts[i].guesses)
-		}
-	}
-	l, at := &w.lineup, 0
-	for word := range w.spoken {
-		for set := w.spoken[word]; set != 0 && at < len(l.ids); set &= set - 1 {
-			id := fleet.TargetID(64*word + bits.TrailingZeros64(set))
-			if at = l.find(id, at); at == len(l.ids) || l.ids[at] != id {
+		p := &w.prompts[i]
+		at := 0
+		for k := range p.facts {
+			m := &p.facts[k]
+			if at = l.seek(m.Target, at); at == len(l.ids) {
+				break
+			}
+			if l.ids[at] != m.Target {
 				continue
 			}
-			s := &w.roster.seats[l.seats[at]]
-			w.placeAt(id, len(w.holds))
-			w.holds = append(w.holds, hold{size: w.promptFor(s.worker.BlockSize)})
-			w.holds[len(w.holds)-1].believe(s.feed, as, w.now)
+			if isAlone || w.isSize(at, p.size) {
+				if said[at].facts = m.Blocks[fleet.Device]; isFarther(m) {
+					said[at].facts = apart
+				}
+			}
+			at++
 		}
-		w.spoken[word] = 0
+		at = 0
+		for k := range p.guesses {
+			m := &p.guesses[k]
+			if at = l.seek(m.Target, at); at == len(l.ids) {
+				break
+			}
+			if l.ids[at] != m.Target {
+				continue
+			}
+			if isAlone || w.isSize(at, p.size) {
+				said[at].guesses = m.Blocks[fleet.Device] // they know no other tier
+			}
+			at++
+		}
+		at = 0
+		for k := range p.approx {
+			if at = l.seek(p.approx[k].Target, at); at == len(l.ids) {
+				break
+			}
+			if l.ids[at] == p.approx[k].Target {
+				said[at].facts = apart
+			}
+		}
 	}
 }
 
-// alike is what most of a lineup hold of a prompt, as of one that begins with what all prompts begin with: in blocks of
-// the only block size, on the device, as reported and as guessed of requests under way. The zero value is nothing.
-type alike struct{ facts, guesses uint32 }
+// isSize reports whether the target at a place of the lineup has blocks of a size.
+func (w *work) isSize(at, size int) bool {
+	return w.roster.seats[w.lineup.seats[at]].worker.BlockSize == size
+}
 
-// setCommonApart finds whether most of the lineup hold the same. If so it leaves among the matches, and adds to those
-// spoken of, only who differs: in what it holds, in that more is known of it, or in how far it is believed.
-func (w *work) setCommonApart() bool {
-	p, l := &w.prompts[0], &w.lineup
-	if len(w.prompts) > 1 {
-		return false
+// isFarther reports whether some of what is matched is not on the device.
+func isFarther(m *index.Match) bool {
+	var sum uint32
+	for _, n := range m.Blocks[fleet.Device+1:] {
+		sum |= n
 	}
-	w.alike = alike{majority(p.facts, len(l.ids)), majority(p.guesses, len(l.ids))}
-	if w.alike == (alike{}) {
-		return false
-	}
-	facts, guesses := cursor{all: p.facts}, cursor{all: p.guesses}
+	return sum != 0
+}
+
+// divide makes kinds and holds of what was gathered.
+func (w *work) divide(as form, length int) {
+	l := &w.lineup
+	w.holds = w.holds[:0]
+	w.kinds = append(w.kinds[:0], kind{})
+	w.kind = slices.Grow(w.kind[:0], len(l.ids))[:len(l.ids)]
+	w.slots = [kindSlots]uint8{}
+	var last said // kinds come in rows
+	k := uint8(0)
+	var steady uint64 // of the 64 targets around an id
+	around := fleet.TargetID(math.MaxUint32)
 	for at, id := range l.ids {
-		fact, guess := facts.of(id), guesses.of(id)
-		if isOnly(fact, w.alike.facts) && isOnly(guess, w.alike.guesses) && !w.spoken.has(id) &&
-			(w.alike.facts == 0 || w.roster.seats[l.seats[at]].feed.isSteady.Load()) {
+		s := w.said[at]
+		isOwn := s.facts == apart
+		if s.facts != 0 && !isOwn {
+			if id/64 != around {
+				around, steady = id/64, w.roster.steady.at(id).Load()
+			}
+			isOwn = steady>>(id%64)&1 == 0
+		}
+		if !isOwn && (s != last || len(w.prompts) > 1) {
+			if k, isOwn = w.kindOf(s, at, length); !isOwn {
+				last = s
+			}
+		}
+		if isOwn {
+			w.kind[at] = 0
+			w.addHold(as, at)
+			last, k = said{}, 0
 			continue
 		}
-		w.spoken.add(id)
-		facts.keep(fact)
-		guesses.keep(guess)
+		w.kind[at] = k
+		w.kinds[k].count(at)
 	}
-	p.facts, p.guesses = p.facts[:facts.kept], p.guesses[:guesses.kept]
-	return true
 }
 
-// majority is how many blocks, all on the device, more than half of so many targets hold, if there is such a number.
-func majority(all []index.Match, of int) uint32 {
-	if 2*len(all) <= of {
-		return 0
+func (k *kind) count(at int) {
+	if k.n == 0 {
+		k.first = at
 	}
-	// Who outvotes all others is found in one pass; if nobody does, any of them is as good.
-	most, votes := uint32(0), 0
-	for i := range all {
-		switch n := all[i].Blocks[fleet.Device]; {
-		case n == most:
-			votes++
-		case votes == 0:
-			most, votes = n, 1
-		default:
-			votes--
+	k.n++
+}
+
+// kindOf finds or makes the kind of the target at a place, or says that it is one too many.
+func (w *work) kindOf(s said, at, length int) (k uint8, isTooMany bool) {
+	if s == (said{}) {
+		return 0, false
+	}
+	size := 0
+	if len(w.prompts) > 1 {
+		size = w.promptFor(w.roster.seats[w.lineup.seats[at]].worker.BlockSize)
+	}
+	slot := (s.facts*31 + s.guesses*7 + uint32(size)) % kindSlots
+	for ; w.slots[slot] != 0; slot = (slot + 1) % kindSlots {
+		if x := &w.kinds[w.slots[slot]]; x.said == s && x.hold.size == size {
+			return w.slots[slot], false
 		}
 	}
-	return most
-}
-
-// isOnly reports whether a match, or none, is one of so many blocks on the device and nothing farther away.
-func isOnly(m *index.Match, blocks uint32) bool {
-	if m == nil {
-		return blocks == 0
+	if len(w.kinds) == maxKinds {
+		return 0, true
 	}
-	return m.Blocks == [fleet.NumTiers]uint32{fleet.Device: blocks}
+	k = uint8(len(w.kinds))
+	w.slots[slot] = k
+	p := &w.prompts[size]
+	most := block.Usable(length, p.size) * p.size
+	h := hold{size: size, credit: 1}
+	h.holds(&[fleet.NumTiers]uint32{fleet.Device: s.facts}, p.size, most)
+	h.expects(&[fleet.NumTiers]uint32{fleet.Device: s.guesses}, p.size, most)
+	w.kinds = append(w.kinds, kind{said: s, hold: h})
+	return k, false
 }
 
-// cursor goes through matches, which are ordered by target, and keeps some of them in the same memory.
+// addHold adds the target at a place to those with a hold of their own.
+func (w *work) addHold(as form, at int) {
+	s := &w.roster.seats[w.lineup.seats[at]]
+	w.placeAt(s.id, len(w.holds))
+	w.holds = append(w.holds, hold{size: w.promptFor(s.worker.BlockSize)})
+	w.holds[len(w.holds)-1].believe(s.feed, as, w.now)
+}
+
+// creditHolds gives the holds what was matched of a prompt of so many tokens.
+func (w *work) creditHolds(length int) {
+	for i := range w.prompts {
+		p := &w.prompts[i]
+		most := block.Usable(length, p.size) * p.size
+		facts, approx, guesses := cursor{all: p.facts}, cursor{all: p.approx}, cursor{all: p.guesses}
+		for k := range w.holds {
+			h := &w.holds[k]
+			if h.size != i {
+				continue
+			}
+			if m := facts.of(h.id); m != nil {
+				h.holds(&m.Blocks, p.size, most)
+			}
+			if m := approx.of(h.id); m != nil && h.blocks == Approximate {
+				h.holds(&m.Blocks, p.size, most)
+			}
+			if m := guesses.of(h.id); m != nil {
+				h.expects(&m.Blocks, p.size, most)
+			}
+		}
+	}
+}
+
+// cursor goes through matches, which are ordered by target.
 type cursor struct {
-	all        []index.Match
-	next, kept int
+	all  []index.Match
+	next int
 }
 
 // of finds the match of a target, or nil. Targets are asked for in ascending order.
@@ -112,44 +232,57 @@ func (c *cursor) of(id fleet.TargetID) *index.Match {
 	return &c.all[c.next]
 }
 
-func (c *cursor) keep(m *index.Match) {
-	if m != nil {
-		c.all[c.kept] = *m
-		c.kept++
+// tell describes the kinds and holds to the policy, for a prompt of so many tokens, and finds the deepest match among
+// them; nil: nobody holds anything.
+func (w *work) tell(t *policy.Table, length int, b *board) (deepest *hold) {
+	w.table, w.common = w.table[:0], w.common[:0]
+	for i := range w.holds {
+		h := &w.holds[i]
+		c := h.candidate()
+		if h.usable[fleet.Device] < h.usable.Total() { // its rates matter
+			c.Cost = b.posts[h.id].cost
+		}
+		w.table = append(w.table, policy.NewHolder(length, &c))
+		deepest = w.deeper(deepest, h)
+	}
+	t.Holders = w.table
+	if len(w.kinds) == 1 {
+		return deepest
+	}
+	for i := range w.kinds {
+		k := &w.kinds[i]
+		c := k.hold.candidate()
+		w.common = append(w.common, policy.NewHolder(length, &c))
+		if k.n > 0 {
+			deepest = w.deeper(deepest, &k.hold)
+		}
+	}
+	t.Kinds = w.common
+	return deepest
+}
+
+// candidate is what the policy is told of a hold.
+func (h *hold) candidate() policy.Candidate {
+	return policy.Candidate{Target: h.id, Cached: h.usable, Expected: h.guess, Held: h.held.Total(), Shared: h.shared}
+}
+
+// steadiness says of targets, by id, whether what they reported counts in full, now and until their signs change: in one
+// bit each, so that a decision that meets a thousand holders need not look at a thousand feeds. Words are shared by all
+// copies of it; it grows under feedsMu.
+type steadiness []*[steadyWords]atomic.Uint64
+
+const steadyWords = 64
+
+// cover makes room for an id.
+func (s *steadiness) cover(id fleet.TargetID) {
+	for int(id) >= len(*s)*steadyWords*64 {
+		*s = append(*s, new([steadyWords]atomic.Uint64))
 	}
 }
 
-// commonHold is what a target holds that is not among the holders; false: nothing.
-func (w *work) commonHold(length int) (h hold, ok bool) {
-	if w.alike == (alike{}) {
-		return hold{}, false
-	}
-	p := &w.prompts[0]
-	most := block.Usable(length, p.size) * p.size
-	h.credit = 1
-	h.holds(&[fleet.NumTiers]uint32{fleet.Device: w.alike.facts}, p.size, most)
-	h.expects(&[fleet.NumTiers]uint32{fleet.Device: w.alike.guesses}, p.size, most)
-	return h, true
+// at is the word of an id's bit, which is id%64.
+func (s steadiness) at(id fleet.TargetID) *atomic.Uint64 {
+	return &s[id/(steadyWords*64)][id/64%steadyWords]
 }
 
-// bitset is a set of targets.
-type bitset []uint64
-
-func (s *bitset) add(id fleet.TargetID) {
-	word := int(id / 64)
-	if word >= len(*s) {
-		*s = append(*s, make([]uint64, word+1-len(*s))...)
-	}
-	(*s)[word] |= 1 << (id % 64)
-}
-
-func (s *bitset) addAll(matches []index.Match) {
-	for i := range matches {
-		s.add(matches[i].Target)
-	}
-}
-
-func (s *bitset) has(id fleet.TargetID) bool {
-	word := int(id / 64)
-	return word < len(*s) && (*s)[word]&(1<<(id%64)) != 0
-}
+func (s steadiness) has(id fleet.TargetID) bool { return s.at(id).Load()>>(id%64)&1 != 0 }

@@ -57,7 +57,8 @@ func (o *Oracle) addFeeds(w *fleet.Worker) {
 		for int(id) >= len(o.feeds) {
 			o.feeds = append(o.feeds, nil)
 		}
-		f := &feed{o: o, target: id}
+		o.steady.cover(id)
+		f := &feed{o: o, target: id, steady: o.steady.at(id)}
 		o.learn.Begin(id, w.Class)
 		prior := o.prior(w)
 		f.pricing.Store(&pricing{w.Class, prior, corrected(prior, o.learn.Of(id))})
@@ -77,6 +78,7 @@ func (o *Oracle) bury(targets []fleet.TargetID, cause *Error) (blocks, bookings 
 			f.sign()
 			f.forgetApprox(asTokens)
 			f.forgetApprox(asText)
+			f.unmatched.find(o, false)
 			blocks += o.index.Drop(id)
 			f.dropNames()
 			f.mu.Unlock()

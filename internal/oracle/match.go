@@ -42,7 +42,13 @@ func (p *promptAt) hashes(from *Prompt) ([]block.Local, bool) {
 // match hashes the prompt once per block size and credits the candidates with what the indexes say that they hold.
 func (o *Oracle) match(r *RouteRequest, w *work) {
 	o.ask(r, w)
-	w.place(r.Prompt.form())
+	if w.roster != nil {
+		w.placeHolders(r.Prompt.form(), r.Prompt.Length)
+		return
+	}
+	for i := range w.targets {
+		w.placeAt(w.targets[i].id, i)
+	}
 	w.credit(r.Prompt.Length)
 }
 
@@ -116,17 +122,7 @@ func (h *hold) expects(blocks *[fleet.NumTiers]uint32, size, most int) {
 	h.guess = max(0, min(h.shared, most)-h.usable.Total())
 }
 
-// place notes where each target stands among the candidates, so that a match finds its candidate at once.
-func (w *work) place(as form) {
-	if w.roster != nil {
-		w.placeHolders(as)
-		return
-	}
-	for i := range w.targets {
-		w.placeAt(w.targets[i].id, i)
-	}
-}
-
+// placeAt notes where a target stands among the candidates, or the holds of the quick way, so that a match finds it at once.
 func (w *work) placeAt(id fleet.TargetID, i int) {
 	if int(id) >= len(w.places) {
 		w.places = append(w.places, make([]int32, int(id)+1-len(w.places))...)
@@ -141,15 +137,10 @@ func (w *work) at(id fleet.TargetID, prompt int) *hold {
 		return nil
 	}
 	i := int(w.places[id])
-	var h *hold
-	switch {
-	case w.roster != nil && i < len(w.holds):
-		h = &w.holds[i]
-	case w.roster == nil && i < len(w.targets):
-		h = &w.targets[i].hold
-	default:
+	if i >= len(w.targets) {
 		return nil
 	}
+	h := &w.targets[i].hold
 	if h.id != id || h.size != prompt {
 		return nil
 	}

@@ -123,9 +123,11 @@ type Oracle struct {
 
 	approximated [numForms]atomic.Int64 // targets in approx
 	refound      atomic.Uint64          // blocks that outcomes brought back
+	unmatched    atomic.Int64           // targets that are found to be so
 
 	feedsMu sync.RWMutex
 	feeds   []*feed // by TargetID; nil where unused
+	steady  steadiness
 
 	lives sync.Mutex // serialises births and deaths of workers; taken before every other lock
 

@@ -39,30 +39,15 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 	}
 	o.follow(ro, now)
 
-	table := policy.Table{Rows: b.rows, Chosen: b.chosen, Members: w.lineup.ids}
+	table := policy.Table{Rows: b.rows, Chosen: b.chosen, Members: w.lineup.ids, Kind: w.kind}
 	if ro.full > 0 {
-		table.Members = o.notFull(w)
+		table.Members, table.Kind = o.notFull(w)
 	}
 	if len(table.Members) == 0 {
 		return errNobody
 	}
 	w.eligible = len(table.Members)
-	deepest := w.holders(r.Prompt.Length, b)
-	table.Holders = w.table
-	end := deepest
-	if len(table.Members) == len(w.holds) {
-		w.alike = alike{} // who held it is full
-	}
-	shared, isShared := w.commonHold(r.Prompt.Length)
-	if isShared {
-		h := policy.NewHolder(r.Prompt.Length, &policy.Candidate{
-			Cached: shared.usable, Expected: shared.guess, Held: shared.held.Total(), Shared: shared.shared,
-		})
-		table.Common = &h
-		if end = w.deeper(deepest, &shared); end != deepest {
-			deepest = nil // most have it
-		}
-	}
+	deepest := w.tell(&table, r.Prompt.Length, b)
 	w.last, w.session = o.sessions.get(r.Session, o.fleet.View())
 	table.Session, table.HasSession = w.last, w.session == SessionStayed
 
@@ -76,69 +61,60 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 		}
 	}
 	w.share = float64(busy) / float64(w.eligible)
-	req.Prices = o.prices(r, w.end(end), w.share, now)
+	req.Prices = o.prices(r, w.end(deepest), w.share, now)
 	req.Places = max(req.Places, rankedPlaces)
 	policy.LeastTime{}.Pick(req, &table, &w.picked)
 
+	form := r.Prompt.form()
 	for i := range w.picked.Top {
-		id := table.Members[w.picked.Top[i].Member]
-		if h := w.holdOf(id); h != nil {
+		at := w.picked.Top[i].Member
+		id := table.Members[at]
+		h := w.holdOf(id)
+		if h != nil {
 			w.take(h, b, req)
-			deepest = other(deepest, h)
-			continue
+		} else {
+			k := &w.kinds[table.Kind[at]]
+			h = &k.hold
+			w.takeOf(k, id, form, b, req)
 		}
-		s := ro.at(id)
-		h := shared
-		h.size = w.promptFor(s.worker.BlockSize)
-		h.believe(s.feed, r.Prompt.form(), now)
-		w.take(&h, b, req)
+		if h == deepest {
+			deepest = nil
+		}
 	}
 	if deepest != nil {
-		w.take(deepest, b, req)
+		if k := w.kindWith(deepest); k != nil {
+			w.takeOf(k, table.Members[k.first], form, b, req)
+		} else {
+			w.take(deepest, b, req)
+		}
 	}
 	w.choice.Best, w.choice.Reason = 0, w.picked.Reason
 	return nil
 }
 
-// other is h unless it is x.
-func other(h, x *hold) *hold {
-	if h == x {
-		return nil
-	}
-	return h
-}
-
-// notFull lists those of the lineup that take another request, and leaves only those among the holders.
-func (o *Oracle) notFull(w *work) []fleet.TargetID {
+// notFull lists those of the lineup that take another request and their kinds, and leaves only those among the holds and in
+// the kinds' numbers.
+func (o *Oracle) notFull(w *work) (ids []fleet.TargetID, kinds []uint8) {
 	posts := o.board.posts
-	w.ids = w.ids[:0]
-	for _, id := range w.lineup.ids {
-		if !posts[id].isFull {
-			w.ids = append(w.ids, id)
-		}
+	w.ids, w.full = w.ids[:0], w.full[:0]
+	for i := range w.kinds {
+		w.kinds[i].n = 0
 	}
 	w.holds = slices.DeleteFunc(w.holds, func(h hold) bool { return posts[h.id].isFull })
-	for i := range w.holds {
-		w.placeAt(w.holds[i].id, i)
-	}
-	return w.ids
-}
-
-// holders tells the policy what each holder holds of a prompt of so many tokens, and finds the deepest match; nil: nobody
-// holds anything.
-func (w *work) holders(length int, b *board) (deepest *hold) {
-	w.table = w.table[:0]
-	var c policy.Candidate
-	for i := range w.holds {
-		h := &w.holds[i]
-		c.Target, c.Cached, c.Expected, c.Held, c.Shared = h.id, h.usable, h.guess, h.held.Total(), h.shared
-		if c.Cost = nil; h.usable[fleet.Device] < h.usable.Total() { // its rates matter
-			c.Cost = b.posts[h.id].cost
+	own := 0
+	for i, id := range w.lineup.ids {
+		if posts[id].isFull {
+			continue
 		}
-		w.table = append(w.table, policy.NewHolder(length, &c))
-		deepest = w.deeper(deepest, h)
+		if own < len(w.holds) && w.holds[own].id == id {
+			w.placeAt(id, own)
+			own++
+		} else {
+			w.kinds[w.kind[i]].count(len(w.ids))
+		}
+		w.ids, w.full = append(w.ids, id), append(w.full, w.kind[i])
 	}
-	return deepest
+	return w.ids, w.full
 }
 
 // holdOf finds what a target holds, or nil.
@@ -150,6 +126,28 @@ func (w *work) holdOf(id fleet.TargetID) *hold {
 		return &w.holds[i]
 	}
 	return nil
+}
+
+// kindWith is the kind that a hold is of; nil: it is a target's own.
+func (w *work) kindWith(h *hold) *kind {
+	for i := range w.kinds {
+		if k := &w.kinds[i]; h == &k.hold {
+			return k
+		}
+	}
+	return nil
+}
+
+// takeOf appends a target that holds what its kind does.
+func (w *work) takeOf(k *kind, id fleet.TargetID, as form, b *board, req *policy.Request) {
+	s, h := w.roster.at(id), k.hold
+	h.size = w.promptFor(s.worker.BlockSize)
+	if as == asTokens && w.roster.steady.has(id) && s.feed.o.index.Evicted() == 0 {
+		h.id, h.blocks, h.credit = id, Fresh, 1 // as it would be believed, without a look at its feed
+	} else {
+		h.believe(s.feed, as, w.now)
+	}
+	w.take(&h, b, req)
 }
 
 // take appends a target to the candidates of the decision, as the next in rank.

@@ -133,6 +133,7 @@ func (v *town) step() {
 		if r.IntN(30) == 0 {
 			v.seq[name] += 2 // a gap: it is stale
 		}
+		s.Doubt(r.IntN(9) == 0)
 		_, _ = s.Batch(v.seq[name], v.seq[name], []Op{op}, v.now)
 	case op < 24:
 		if s := v.said[name]; s != nil {
@@ -253,7 +254,7 @@ func (v *town) compare(q *RouteRequest) {
 		v.t.Fatalf("got %+v, busy %v of %d, session %v, %v\nwant %+v, busy %v of %d, session %v, %v", a.Prices, short.share, short.eligible, short.session, short.choice.Reason,
 			b.Prices, long.share, long.eligible, long.session, long.choice.Reason)
 	}
-	if e, f := short.end(short.deepestHold(q.Prompt.Length)), long.end(long.deepest()); e != f {
+	if e, f := short.end(short.deepestHold()), long.end(long.deepest()); e != f {
 		v.t.Fatalf("end of the deepest match: %x, want %x", e, f)
 	}
 	for place, i := range short.choice.Order {
@@ -288,7 +289,11 @@ func (v *town) compare(q *RouteRequest) {
 	v.met[fmt.Sprint("load ", short.targets[0].state.Confidence)]++
 	v.met[fmt.Sprint("blocks ", short.targets[0].blocks)]++
 	for what, isSo := range map[string]bool{
-		"common": short.alike.facts > 0, "commonly expected": short.alike.guesses > 0, "chosen for what is common": short.alike != (alike{}) && short.holdOf(short.targets[0].id) == nil, "text": q.Prompt.IsText, "some full": short.roster.full > 0, "not plain": !short.roster.isPlain(q), "holders": len(short.holds) > 0,
+		"common":            slices.ContainsFunc(short.kinds[1:], func(k kind) bool { return k.said.facts > 0 && k.n > 1 }),
+		"commonly expected": slices.ContainsFunc(short.kinds[1:], func(k kind) bool { return k.said.guesses > 0 && k.n > 1 }),
+		"several kinds":     len(short.kinds) > 3, "nothing alone": len(short.holds) == 0,
+		"chosen for what is common": short.targets[0].depth() > 0 && short.holdOf(short.targets[0].id) == nil,
+		"text":                      q.Prompt.IsText, "some full": short.roster.full > 0, "not plain": !short.roster.isPlain(q), "holders": len(short.holds) > 0,
 		"two block sizes": len(short.prompts) > 1, "busy": short.share > 0, "session": short.session == SessionStayed,
 		"guessed": short.targets[0].guess > 0, "learned": o.learn.Stats().Samples > 0, "presumed": o.load.Stats().Presumed > 0,
 		"transfer": short.choice.Scores[0].Terms.Transfer > 0, "memory": short.choice.Scores[0].Terms.Memory > 0,
@@ -300,12 +305,14 @@ func (v *town) compare(q *RouteRequest) {
 }
 
 // deepestHold is what deepest is of the long way.
-func (w *work) deepestHold(length int) (deepest *hold) {
+func (w *work) deepestHold() (deepest *hold) {
 	for i := range w.holds {
 		deepest = w.deeper(deepest, &w.holds[i])
 	}
-	if h, ok := w.commonHold(length); ok {
-		deepest = w.deeper(deepest, &h)
+	for i := range w.kinds {
+		if w.kinds[i].n > 0 {
+			deepest = w.deeper(deepest, &w.kinds[i].hold)
+		}
 	}
 	return deepest
 }
@@ -329,7 +336,7 @@ func TestQuickWayIsTheLongWay(t *testing.T) {
 	}
 	for _, need := range []string{
 		"nobody", "all full", "some full", "not plain", "holders", "two block sizes", "busy", "session", "guessed", "learned", "presumed",
-		"common", "commonly expected", "chosen for what is common", "transfer", "memory", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
+		"common", "commonly expected", "several kinds", "nothing alone", "chosen for what is common", "transfer", "memory", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
 		"load reported", "load imputed", "load booked_only", "blocks silent", "blocks stale", "blocks fresh", "blocks approximate",
 	} {
 		if met[need] < 8 {

@@ -16,6 +16,7 @@ type roster struct {
 	plain   lineup          // who can take a request that asks for nobody in particular
 	sizes   []int           // block sizes in use among those
 	named   bool            // all of those say where they are reached
+	steady  steadiness      // of all targets, at least these
 
 	peers *load.Peers // nil: nothing was decided yet
 	busy  int         // of plain, those that are not full and have prefill pending
@@ -94,6 +95,7 @@ func (o *Oracle) newRoster(workers []*fleet.Worker) *roster {
 	ro := &roster{workers: workers, named: true}
 	nobody := names{}
 	o.feedsMu.RLock()
+	ro.steady = o.steady
 	for _, x := range workers {
 		plain := exclusion(x, &RouteRequest{}, &nobody, &nobody, &nobody) == NotExcluded
 		for rank, id := range x.Targets {
@@ -153,8 +155,18 @@ func (o *Oracle) enlist(view *fleet.View, r *RouteRequest, w *work) bool {
 	return len(w.lineup.ids) > 0
 }
 
-// find is the first place at or after from whose id is not below id.
+// seek is the first place at or after from whose id is not below id, which is from itself where everybody is asked for.
+func (l *lineup) seek(id fleet.TargetID, from int) int {
+	if from < len(l.ids) && l.ids[from] == id {
+		return from
+	}
+	return l.find(id, from)
+}
+
 func (l *lineup) find(id fleet.TargetID, from int) int {
+	if from == len(l.ids) {
+		return from
+	}
 	if d := int64(id) - int64(l.ids[from]); d <= 0 {
 		return from
 	} else if at := from + int(d); at < len(l.ids) && l.ids[at] == id {

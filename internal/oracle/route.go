@@ -106,10 +106,14 @@ type work struct {
 	roster *roster // nil: the long way
 	lineup lineup  // who may take it
 	own    lineup  // memory for one that is not the roster's
-	spoken bitset  // targets that an index has spoken of
-	holds  []hold  // of the lineup, by id
-	alike  alike   // what those of the lineup hold that are not in holds
+	said   []said  // of the lineup
+	kinds  []kind  // what several hold alike
+	kind   []uint8 // of the lineup
+	full   []uint8 // of those of it that are not full, where some are
+	slots  [kindSlots]uint8
+	holds  []hold // what some hold alone, by id
 	table  []policy.Holder
+	common []policy.Holder
 	picked policy.Pick
 
 	pair *pairing // of a decision for two; nil: none was made with this memory

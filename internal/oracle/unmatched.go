@@ -17,6 +17,19 @@ type unmatched struct {
 	isFound  atomic.Bool
 }
 
+// find says whether it is one whose blocks nobody asks for. What is found is counted, so that decisions look at a thousand
+// feeds only when there is something to take back.
+func (u *unmatched) find(o *Oracle, is bool) {
+	if u.isFound.Load() == is || u.isFound.Swap(is) == is {
+		return
+	}
+	if is {
+		o.unmatched.Add(1)
+	} else {
+		o.unmatched.Add(-1)
+	}
+}
+
 const (
 	watchEvery         = 16
 	unmatchedBlocks    = 64   // so many must be held
@@ -44,34 +57,20 @@ func (o *Oracle) watch(r *RouteRequest, w *work) {
 		if o.board.posts[id].isFull {
 			continue // nobody asks it anything
 		}
-		if all || asks(w.roster.seats[w.lineup.seats[i]].worker.BlockSize) {
-			o.board.asked[id] += watchEvery
+		seat := &w.roster.seats[w.lineup.seats[i]]
+		if !all && !asks(seat.worker.BlockSize) {
+			continue
 		}
-	}
-	if common, ok := w.commonHold(r.Prompt.Length); ok && all && common.held.Total() > 0 {
-		o.commonAskedFor(w)
+		if o.board.asked[id] += watchEvery; w.kinds[w.kind[i]].hold.held.Total() > 0 {
+			o.board.asked[id] = 0
+			if o.unmatched.Load() > 0 {
+				seat.feed.unmatched.find(o, false)
+			}
+		}
 	}
 	for i := range w.holds {
 		if h := &w.holds[i]; asks(w.prompts[h.size].size) {
 			o.asksFor(h)
-		}
-	}
-}
-
-// commonAskedFor is asksFor of everybody who holds what most do.
-func (o *Oracle) commonAskedFor(w *work) {
-	next := 0
-	for i, id := range w.lineup.ids {
-		if next < len(w.holds) && w.holds[next].id == id {
-			next++
-			continue
-		}
-		if o.board.posts[id].isFull {
-			continue // who is full is not among the holders either
-		}
-		o.board.asked[id] = 0
-		if f := w.roster.seats[w.lineup.seats[i]].feed; f.unmatched.isFound.Load() {
-			f.unmatched.isFound.Store(false)
 		}
 	}
 }
@@ -83,7 +82,7 @@ func (o *Oracle) asksFor(h *hold) {
 	}
 	o.board.asked[h.id] = 0
 	if f := o.feed(h.id); f != nil {
-		f.unmatched.isFound.Store(false)
+		f.unmatched.find(o, false)
 	}
 }
 
@@ -127,7 +126,7 @@ func (o *Oracle) findUnmatched(w *fleet.Worker) {
 			u.isWarned = true // it may have come to hold them only now
 		default:
 			u.isWarned = false
-			u.isFound.Store(true)
+			u.find(o, true)
 			o.obs.Unmatched(w, rank, held)
 		}
 	}

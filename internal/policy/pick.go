@@ -16,11 +16,13 @@ type Table struct {
 	Chosen []uint64
 	// Members are the candidates in ascending order.
 	Members []fleet.TargetID
-	// Holders say who of the members holds something of the prompt, in ascending order. Others hold what Common says, but
-	// for its Target.
+	// Holders say who of the members holds something of the prompt that no other holds alike, in ascending order.
 	Holders []Holder
-	// Common is what most members hold, as of a prompt that begins as all do; nil: nothing. Nothing of it needs a transfer.
-	Common *Holder
+	// Kinds are what the others hold, but for their Target: member i holds Kinds[Kind[i]], and all hold Kinds[0] where Kind
+	// is nil. Nothing of it needs a transfer. Without Kinds they hold nothing. A member that is a holder has a Kind, too,
+	// which is not read for what it holds.
+	Kinds []Holder
+	Kind  []uint8
 	// Session is the target that served the request's session last, if HasSession.
 	Session    fleet.TargetID
 	HasSession bool
@@ -33,10 +35,14 @@ type Pick struct {
 	// Reason says what set the first apart from the second.
 	Reason Reason
 
-	base  Holder    // of members that are no holders
+	kinds []Holder  // of members that are no holders
+	sizes []size    // of the kinds
 	costs []float64 // of the members
 	pos   []int32   // places of the holders among the members
 }
+
+// size is what the cost of a prompt depends on beside the load.
+type size struct{ own, pairs, need float64 }
 
 // Picked is one candidate of a Pick.
 type Picked struct {
@@ -56,8 +62,8 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 	if len(t.Members) == 0 {
 		return
 	}
-	if d.base = (Holder{Uncached: narrow(req.PromptTokens)}); t.Common != nil {
-		d.base = *t.Common
+	if d.kinds = append(d.kinds[:0], t.Kinds...); len(d.kinds) == 0 {
+		d.kinds = append(d.kinds, Holder{Uncached: narrow(req.PromptTokens)})
 	}
 	least := d.price(req, t)
 
@@ -71,9 +77,8 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 		d.keep(t, least, i, keep)
 	}
 	limit, last := d.last(least), &d.Top[keep-1] // what costs more cannot be among them
-	plain := len(d.pos) == 0 && !t.HasSession
 	for i := keep; i < len(costs); i++ {
-		if costs[i] > limit || (plain && last.Cost-least <= TieBand && t.yields(i, last.Member)) {
+		if costs[i] > limit || (len(d.pos) == 0 && last.Cost-least <= TieBand && t.yields(i, last.Member)) {
 			continue
 		}
 		d.keep(t, least, i, keep)
@@ -96,10 +101,13 @@ func (d *Pick) last(least float64) float64 {
 	return max(d.Top[len(d.Top)-1].Cost, math.Nextafter(least+TieBand, math.Inf(1)))
 }
 
-// yields reports that member i ranks behind an earlier one that it ties with, where nobody holds anything and there is
-// no session: what remains of the tie rules.
+// yields reports that member i ranks behind an earlier one that it ties with, where there are no holders: both hold
+// alike, so what remains of the tie rules says so. False: perhaps not.
 func (t *Table) yields(i, earlier int) bool {
 	a, b := t.Members[i], t.Members[earlier]
+	if len(t.Kind) > 0 && t.Kind[i] != t.Kind[earlier] || t.HasSession && (a == t.Session || b == t.Session) {
+		return false
+	}
 	x, y := t.Rows[a].InFlight, t.Rows[b].InFlight
 	return x > y || x == y && t.Chosen[a] >= t.Chosen[b]
 }
@@ -131,16 +139,27 @@ func (d *Pick) price(req *Request, t *Table) float64 {
 	prompt := float64(narrow(req.PromptTokens))
 	out := within(req.ExpectedOutput, maxTokens)
 	g := within(req.Prices.Prefill, maxRate)
-	own := float64(d.base.Uncached)
-	pairs, need := pairsOf(own, prompt-own), prompt-float64(d.base.Shared)+out
+	d.sizes = d.sizes[:0]
+	for i := range d.kinds {
+		k := &d.kinds[i]
+		own := float64(k.Uncached)
+		d.sizes = append(d.sizes, size{own, pairsOf(own, prompt-own), prompt - float64(k.Shared) + out})
+	}
 
 	d.costs = slices.Grow(d.costs[:0], len(t.Members))[:len(t.Members)]
-	costs, rows := d.costs, t.Rows
+	costs, rows, kind := d.costs, t.Rows, t.Kind
+	if len(d.sizes) == 1 {
+		kind = nil
+	}
+	k := &d.sizes[0]
 	for i, id := range t.Members {
+		if kind != nil {
+			k = &d.sizes[kind[i]]
+		}
 		r := &rows[id]
 		// Row.cost, written out: it is too large to be inlined.
-		cost := r.Base + out*r.PerOut + (r.Stretch+g)*(r.PerToken*own+r.PerPair*pairs)
-		if over := need - r.Room; over > 0 {
+		cost := r.Base + out*r.PerOut + (r.Stretch+g)*(r.PerToken*k.own+r.PerPair*k.pairs)
+		if over := k.need - r.Room; over > 0 {
 			cost += out * r.PerOver * over
 		}
 		costs[i] = cost
@@ -199,8 +218,7 @@ func (t *Table) before(d *Pick, least float64, a, b *Picked) bool {
 
 // tieBreak is tieBreak of the candidates, from rows and holders.
 func (t *Table) tieBreak(d *Pick, a, b *Picked) (int, Reason) {
-	if a.holder >= 0 || b.holder >= 0 {
-		ha, hb := t.holder(d, a), t.holder(d, b)
+	if ha, hb := t.holder(d, a), t.holder(d, b); ha != hb {
 		if o := cmp.Compare(ha.Uncached, hb.Uncached); o != 0 {
 			return o, TieDeeperMatch
 		}
@@ -234,5 +252,8 @@ func (t *Table) holder(d *Pick, p *Picked) *Holder {
 	if p.holder >= 0 {
 		return &t.Holders[p.holder]
 	}
-	return &d.base
+	if len(t.Kind) > 0 {
+		return &d.kinds[t.Kind[p.Member]]
+	}
+	return &d.kinds[0]
 }

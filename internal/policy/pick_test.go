@@ -61,7 +61,7 @@ func TestPickEqualsChoose(t *testing.T) {
 		LeastTime{}.Choose(req, sorted, &want)
 		req.Places = r.IntN(len(cands) + 2)
 		if r.IntN(2) == 0 {
-			withCommon(r, req, table, sorted)
+			withKinds(r, req, table, sorted)
 		}
 		LeastTime{}.Pick(req, table, &got)
 
@@ -90,23 +90,32 @@ func TestPickEqualsChoose(t *testing.T) {
 	}
 }
 
-// withCommon states what one of the candidates holds as what they have in common, and of each other what differs.
-func withCommon(r *rand.Rand, req *Request, t *Table, sorted []Candidate) {
+// withKinds states what some of the candidates hold as what they have in common with others, and of each other what is its
+// own.
+func withKinds(r *rand.Rand, req *Request, t *Table, sorted []Candidate) {
 	of := func(c *Candidate) Holder {
 		h := NewHolder(req.PromptTokens, c)
 		h.Target = 0
 		return h
 	}
-	common := of(&sorted[r.IntN(len(sorted))])
-	if common.Transfer > 0 {
-		return
-	}
-	t.Common, t.Holders = &common, t.Holders[:0]
-	for i := range sorted {
-		if h := of(&sorted[i]); h != common || r.IntN(4) == 0 {
-			h.Target = sorted[i].Target
-			t.Holders = append(t.Holders, h)
+	t.Kinds, t.Kind, t.Holders = t.Kinds[:0], make([]uint8, len(sorted)), t.Holders[:0]
+	for range 1 + r.IntN(4) {
+		if h := of(&sorted[r.IntN(len(sorted))]); h.Transfer == 0 {
+			t.Kinds = append(t.Kinds, h)
 		}
+	}
+	isOwn := r.IntN(3)
+	for i := range sorted {
+		h := of(&sorted[i])
+		if k := slices.Index(t.Kinds, h); k >= 0 && (isOwn == 0 || r.IntN(4) > 0) {
+			t.Kind[i] = uint8(k)
+			continue
+		}
+		h.Target = sorted[i].Target
+		t.Holders = append(t.Holders, h)
+	}
+	if len(t.Kinds) <= 1 && r.IntN(2) == 0 {
+		t.Kind = nil
 	}
 }
 
