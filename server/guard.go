@@ -31,7 +31,7 @@ type guard struct {
 	table  atomic.Pointer[access.Table] // nil: nobody has to say who they are
 	meters *access.Meters
 	rules  map[string]rule // by full method name; complete before anything is served
-	wait   time.Duration   // for first messages
+	wait   atomic.Int64    // for first messages, a time.Duration
 	no     refusals
 	// told is called for every refusal that no interceptor sees.
 	told func(ctx context.Context, method string, err error)
@@ -44,13 +44,14 @@ type guard struct {
 const mostMeters = 1 << 16
 
 func newGuard(c *Config, told func(context.Context, string, error)) *guard {
-	return &guard{
+	g := &guard{
 		meters: access.NewMeters(access.Limits{Rate: c.MaxRate, Streams: c.MaxStreams, Identities: mostMeters}),
-		wait:   c.FirstMessageTimeout,
 		no:     newRefusals(),
 		told:   told,
 		open:   make(map[*visit]struct{}),
 	}
+	g.wait.Store(int64(c.FirstMessageTimeout))
+	return g
 }
 
 // refusals are those that are the same for everybody.
@@ -123,7 +124,7 @@ func (g *guard) arrive(ctx context.Context, info *tap.Info) (next context.Contex
 	}
 	now := time.Now()
 	deadline, isBounded := ctx.Deadline()
-	isPatient = isBounded && deadline.Sub(now) > g.wait
+	isPatient = isBounded && deadline.Sub(now) > time.Duration(g.wait.Load())
 	l := linkOf(ctx)
 	v := &visit{}
 	v.caller, v.refusal = g.who(l, info.Header["authorization"], r.roles, now)
@@ -176,7 +177,7 @@ func (g *guard) bound(ctx context.Context, method string, v *visit, isIdle bool)
 		refusal = g.no.late
 	}
 	v.end = cancel
-	v.late = time.AfterFunc(g.wait, func() {
+	v.late = time.AfterFunc(time.Duration(g.wait.Load()), func() {
 		if inner.Err() == nil {
 			g.told(ctx, method, refusal)
 		}

@@ -14,17 +14,24 @@ import (
 type guests struct {
 	net.Listener
 
-	most, mostNew int
-	closed        func(why string)
+	closed func(why string)
 
-	mu    sync.Mutex
-	count int
-	news  int
-	hosts map[string]*list.List // of *guest: those that have made no call, the oldest first
+	mu            sync.Mutex
+	most, mostNew int
+	count         int
+	news          int
+	hosts         map[string]*list.List // of *guest: those that have made no call, the oldest first
 }
 
 func newGuests(lis net.Listener, c *Config, closed func(why string)) *guests {
 	return &guests{Listener: lis, most: c.MaxConnections, mostNew: c.MaxNewConnections, closed: closed, hosts: make(map[string]*list.List)}
+}
+
+// limit replaces both limits. Connections that are open stay, however many.
+func (g *guests) limit(most, mostNew int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.most, g.mostNew = most, mostNew
 }
 
 // guest is one connection.

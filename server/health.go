@@ -77,6 +77,15 @@ func (b *board) workers(fresh int) {
 	b.change(func() { b.fresh, b.most = fresh, max(b.most, fresh) })
 }
 
+// expect says how many workers are wanted from now on. Once there were enough it stays well.
+func (b *board) expect(workers int) {
+	b.change(func() {
+		if b.most < b.want {
+			b.want = workers
+		}
+	})
+}
+
 // isWarm says whether enough workers have been fresh at once; then counting them again changes nothing.
 func (b *board) isWarm() bool {
 	b.mu.Lock()

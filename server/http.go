@@ -56,7 +56,7 @@ func (s *Server) serveHTTP() error {
 		return err
 	case <-s.going:
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.current.Load().DrainTimeout)
 	defer cancel()
 	err := door.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -75,7 +75,8 @@ func (s *Server) serve(ctx context.Context) error {
 
 // serveCalls serves gRPC until the drain stops it, which may have happened before it came to start.
 func (s *Server) serveCalls() error {
-	if err := s.grpc.Serve(newGuests(s.lis, &s.cfg, s.tel.Closed)); !errors.Is(err, grpc.ErrServerStopped) {
+	s.guests.Listener = s.lis
+	if err := s.grpc.Serve(s.guests); !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
 	return nil

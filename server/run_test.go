@@ -71,6 +71,11 @@ func (r *rig) longStreams(ctx context.Context) map[string]func() (goAway bool, e
 	_, err = workers.Recv()
 	must(err)
 
+	records, err := r.fleet.RecordRequests(ctx, &kvoraclev1.RecordRequestsRequest{})
+	must(err)
+	_, err = records.Recv()
+	must(err)
+
 	health, err := healthpb.NewHealthClient(r.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
 	must(err)
 	_, err = health.Recv()
@@ -78,7 +83,8 @@ func (r *rig) longStreams(ctx context.Context) map[string]func() (goAway bool, e
 
 	return map[string]func() (bool, error){
 		"ReportBlocks": readAll(blocks.Recv), "ReportLoad": readAll(load.Recv), "RouteStream": readAll(route.Recv),
-		"ReportProgress": readAll(progress.Recv), "WatchWorkers": readAll(workers.Recv), "health.Watch": readAll(health.Recv),
+		"ReportProgress": readAll(progress.Recv), "WatchWorkers": readAll(workers.Recv),
+		"RecordRequests": readAll(records.Recv), "health.Watch": readAll(health.Recv),
 	}
 }
 
@@ -128,7 +134,7 @@ func TestDrainWithLongStreams(t *testing.T) {
 					t.Errorf("%s: go away %v, then %v, want true, EOF", name, goAway, err)
 				}
 				continue
-			case "ReportProgress", "WatchWorkers":
+			case "ReportProgress", "WatchWorkers", "RecordRequests":
 				want = codes.Unavailable
 			case "health.Watch":
 				want = codes.Canceled
@@ -149,6 +155,53 @@ func TestDrainWithLongStreams(t *testing.T) {
 		}
 		if _, err := r.route.Route(t.Context(), prompt(1, 2, 3)); err == nil {
 			t.Error("an ended server answers")
+		}
+	})
+}
+
+// flood reports the same batch again and again without reading the acks until nothing more goes out: the server is stuck in
+// sending. It is for a synctest bubble.
+func (r *rig) flood() {
+	r.t.Helper()
+	s := r.report(r.t.Context(), "flood")
+	store := &kvoraclev1.StoreBlocks{Content: &kvoraclev1.StoreBlocks_Tokens{Tokens: &kvoraclev1.BlockTokens{TokenIds: make([]uint32, 1024)}}}
+	batch := &kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: &kvoraclev1.BlockBatch{
+		Sequence: 1, Ops: []*kvoraclev1.BlockOp{{Op: &kvoraclev1.BlockOp_Store{Store: store}}},
+	}}}
+	sent := make(chan error, 1)
+	go func() {
+		for {
+			if err := s.Send(batch); err != nil {
+				sent <- err
+				return
+			}
+		}
+	}()
+	synctest.Wait()
+	select {
+	case err := <-sent:
+		r.t.Fatalf("the stream ended: %v", err)
+	default:
+	}
+}
+
+// TestDrainCutsWhoDoesNotRead: a client that neither reads nor ends is cut when the time is over, and holds up nobody else.
+func TestDrainCutsWhoDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := up(t, Config{DrainDelay: 2 * time.Second, DrainTimeout: 10 * time.Second})
+		r.worker("w1")
+		r.flood()
+		watch, err := r.fleet.WatchWorkers(t.Context(), &kvoraclev1.WatchWorkersRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		r.cancel()
+		if _, err := readAll(watch.Recv)(); status.Code(err) != codes.Unavailable || time.Since(start) != 2*time.Second {
+			t.Errorf("another stream ended after %v with %v", time.Since(start), err)
+		}
+		if r.stop(); time.Since(start) != 12*time.Second {
+			t.Errorf("took %v, want 2 s of delay and the timeout of 10 s", time.Since(start))
 		}
 	})
 }

@@ -44,7 +44,8 @@ const (
 // Server is one oracle with its doors. Make it with New, then call Run (or Serve) once; all other methods may be called
 // concurrently and at any time.
 type Server struct {
-	cfg       Config
+	cfg       Config                 // what it was made with
+	current   atomic.Pointer[Config] // the same with what Reload has changed
 	oracle    *oracle.Oracle
 	tel       *telemetry.Telemetry
 	log       *slog.Logger
@@ -61,10 +62,12 @@ type Server struct {
 	picker    *extproc.Service // for Envoy
 	shedder   *shedder
 	guard     *guard
+	guests    *guests
 	audit     *auditor
 	certs     *certs.Source // nil: no TLS
 	access    *access.File  // nil: nobody has to say who they are
 	sheds     atomic.Uint64 // calls refused by it and not logged yet
+	reloading sync.Mutex    // one reload at a time; taken before the locks of what is reloaded
 
 	mu            sync.Mutex
 	isUsed        bool         // Run, Serve or Close was called
@@ -140,12 +143,14 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 		watch:     newWatcher(tel, o.log, cfg.SlowCall),
 		health:    newBoard(cfg.ExpectedWorkers, o.log),
 	}
+	s.current.Store(&s.cfg)
 	if err := tel.Watch(func() oracle.Stats { return s.oracle.Stats(time.Now()) }); err != nil {
 		return nil, errors.Join(err, tel.Shutdown(context.Background()))
 	}
 	s.picker = s.newExtProc()
 	s.shedder = newShedder(cfg.QueueTarget, s.shed)
 	s.guard = newGuard(&cfg, func(ctx context.Context, rpc string, err error) { s.watch.failed(ctx, rpc, err, 0) })
+	s.guests = newGuests(nil, &cfg, tel.Closed) // its listener comes with Run
 	s.audit = newAuditor(o.log, s.guard)
 	if err := s.openFiles(); err != nil {
 		return nil, errors.Join(err, tel.Shutdown(context.Background()))

@@ -114,6 +114,11 @@ func (d *shedder) roll(now time.Time) {
 		return
 	}
 	least, target := d.least, float64(d.target.Load())
+	if target <= 0 { // not any more
+		d.share.Store(0)
+		d.from, d.end, d.some, d.last = now, now.Add(shedWindow), 0, 0
+		return
+	}
 	if rate := float64(d.some*timedCalls) / now.Sub(d.from).Seconds(); !(rate*least.Seconds() >= leastQueue) {
 		least = 0
 	}

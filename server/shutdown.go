@@ -11,8 +11,9 @@ import (
 func (s *Server) drain() {
 	start := time.Now()
 	s.health.draining()
-	s.log.Info("draining", slog.Duration("delay", s.cfg.DrainDelay), slog.Duration("timeout", s.cfg.DrainTimeout))
-	wait(nil, s.cfg.DrainDelay)
+	c := s.current.Load()
+	s.log.Info("draining", slog.Duration("delay", c.DrainDelay), slog.Duration("timeout", c.DrainTimeout))
+	wait(nil, c.DrainDelay)
 	close(s.going)
 
 	graceful := make(chan struct{})
@@ -20,7 +21,7 @@ func (s *Server) drain() {
 		s.grpc.GracefulStop() // waits without limit for calls in flight
 		close(graceful)
 	}()
-	timeout := time.NewTimer(s.cfg.DrainTimeout)
+	timeout := time.NewTimer(c.DrainTimeout)
 	defer timeout.Stop()
 	select {
 	case <-graceful:

@@ -59,6 +59,8 @@ func (s *Server) reloader(over <-chan struct{}) {
 
 // reload puts in force what has changed. What cannot be used is logged and counted once, and changes nothing.
 func (s *Server) reload(now time.Time) {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
 	if s.certs != nil {
 		changed, err := s.certs.Reload(now)
 		s.reloaded("certificate", changed, err, slog.Time("not_after", s.certs.NotAfter()))

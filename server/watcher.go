@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
@@ -23,7 +24,7 @@ import (
 type watcher struct {
 	tel  *telemetry.Telemetry
 	log  *slog.Logger
-	slow time.Duration // 0: never
+	slow atomic.Int64 // a time.Duration; 0: never
 	// Lines are rationed, faults of ours and everything else apart: one broken client must not fill a disk, nor hide
 	// our own faults. The metrics count all.
 	faults, others ration
@@ -33,7 +34,9 @@ type watcher struct {
 const linesPerSecond = 10
 
 func newWatcher(tel *telemetry.Telemetry, log *slog.Logger, slow time.Duration) *watcher {
-	return &watcher{tel: tel, log: log, slow: slow}
+	w := &watcher{tel: tel, log: log}
+	w.slow.Store(int64(slow))
+	return w
 }
 
 func (w *watcher) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -45,10 +48,10 @@ func (w *watcher) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 
 // done looks at a unary call that has ended.
 func (w *watcher) done(ctx context.Context, rpc string, err error, took time.Duration) {
-	switch {
+	switch slow := time.Duration(w.slow.Load()); {
 	case err != nil:
 		w.failed(ctx, rpc, err, took)
-	case w.slow > 0 && took >= w.slow:
+	case slow > 0 && took >= slow:
 		w.line(ctx, &w.others, slog.LevelWarn, "slow call", slog.String("rpc", rpc), slog.Duration("took", took))
 	}
 }

@@ -276,6 +276,40 @@ func TestMeterStreams(t *testing.T) {
 	}
 }
 
+func TestMetersTakeOtherLimits(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	s := NewMeters(Limits{Streams: 1, Identities: 2})
+	m := s.Of("a", now)
+	if !m.Open() || m.Open() {
+		t.Fatal("want one stream")
+	}
+	s.Limit(3, 2)
+	if !m.Open() || m.Open() || !s.HasRate() {
+		t.Error("want two streams, and a rate")
+	}
+	take := func(want int) {
+		t.Helper()
+		for n := range want + 1 {
+			if got := m.Take(now); got != (n < want) {
+				t.Fatalf("call %d of %d: %v", n, want, got)
+			}
+		}
+	}
+	now = now.Add(time.Second)
+	take(3)
+	now = now.Add(time.Hour)
+	s.Limit(2, 1)
+	take(2) // what was saved up under the former limit is not more than the new one
+	m.Close()
+	if m.Open() {
+		t.Error("one of two streams was closed, and one is the limit")
+	}
+	s.Limit(0, 0)
+	if !m.Take(now) || !m.Open() || s.HasRate() {
+		t.Error("no limit limits")
+	}
+}
+
 func TestMetersAreBounded(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	s := NewMeters(Limits{Rate: 5, Streams: 1, Identities: 8})

@@ -2,6 +2,7 @@ package access
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,9 +16,13 @@ type Limits struct {
 	Identities int
 }
 
+// bounds are Limits that may change while they are looked at.
+type bounds struct{ rate, streams atomic.Int64 }
+
 // Meters keeps a Meter for each identity that is about.
 type Meters struct {
-	limits Limits
+	bounds *bounds
+	most   int // identities
 
 	mu    sync.Mutex
 	by    map[string]*Meter
@@ -30,12 +35,20 @@ const sweepEvery = time.Second
 
 // NewMeters makes an empty set.
 func NewMeters(limits Limits) *Meters {
-	limits.Identities = max(limits.Identities, 1)
-	return &Meters{limits: limits, by: make(map[string]*Meter), crowd: &Meter{limits: limits, tokens: float64(limits.Rate)}}
+	b := &bounds{}
+	s := &Meters{bounds: b, most: max(limits.Identities, 1), by: make(map[string]*Meter), crowd: &Meter{bounds: b, tokens: float64(limits.Rate)}}
+	s.Limit(limits.Rate, limits.Streams)
+	return s
+}
+
+// Limit replaces Limits.Rate and Limits.Streams, for everybody and at once. Streams that are open stay, however many.
+func (s *Meters) Limit(rate, streams int) {
+	s.bounds.rate.Store(int64(rate))
+	s.bounds.streams.Store(int64(streams))
 }
 
 // HasRate says whether calls are counted at all.
-func (s *Meters) HasRate() bool { return s.limits.Rate > 0 }
+func (s *Meters) HasRate() bool { return s.bounds.rate.Load() > 0 }
 
 // Of is the meter of an identity. When there is no room, those of identities that ask for nothing make some.
 func (s *Meters) Of(name string, now time.Time) *Meter {
@@ -44,13 +57,13 @@ func (s *Meters) Of(name string, now time.Time) *Meter {
 	if m := s.by[name]; m != nil {
 		return m
 	}
-	if len(s.by) >= s.limits.Identities {
+	if len(s.by) >= s.most {
 		s.sweep(now)
 	}
-	if len(s.by) >= s.limits.Identities {
+	if len(s.by) >= s.most {
 		return s.crowd
 	}
-	m := &Meter{limits: s.limits, tokens: float64(s.limits.Rate), at: now}
+	m := &Meter{bounds: s.bounds, tokens: float64(s.bounds.rate.Load()), at: now}
 	s.by[name] = m
 	return m
 }
@@ -77,7 +90,7 @@ func (s *Meters) Len() int {
 
 // Meter counts what one identity asks for.
 type Meter struct {
-	limits Limits
+	bounds *bounds
 
 	mu      sync.Mutex
 	tokens  float64 // calls it may make at once
@@ -87,12 +100,13 @@ type Meter struct {
 
 // Take asks for one call.
 func (m *Meter) Take(now time.Time) bool {
-	if m.limits.Rate <= 0 {
+	rate := float64(m.bounds.rate.Load())
+	if rate <= 0 {
 		return true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.fill(now)
+	m.fill(rate, now)
 	if m.tokens < 1 {
 		return false
 	}
@@ -101,18 +115,19 @@ func (m *Meter) Take(now time.Time) bool {
 }
 
 // fill adds what time has earned. mu is held. A clock that goes back earns nothing.
-func (m *Meter) fill(now time.Time) {
+func (m *Meter) fill(rate float64, now time.Time) {
 	if passed := now.Sub(m.at); passed > 0 {
-		m.tokens = min(m.tokens+passed.Seconds()*float64(m.limits.Rate), float64(m.limits.Rate))
+		m.tokens += passed.Seconds() * rate
 		m.at = now
 	}
+	m.tokens = min(m.tokens, rate)
 }
 
 // Open asks for one long stream; each that was granted must be closed once.
 func (m *Meter) Open() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.limits.Streams > 0 && m.streams >= m.limits.Streams {
+	if most := int(m.bounds.streams.Load()); most > 0 && m.streams >= most {
 		return false
 	}
 	m.streams++
@@ -130,6 +145,7 @@ func (m *Meter) Close() {
 func (m *Meter) isIdle(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.fill(now)
-	return m.streams == 0 && m.tokens >= float64(m.limits.Rate)
+	rate := float64(m.bounds.rate.Load())
+	m.fill(rate, now)
+	return m.streams == 0 && m.tokens >= rate
 }

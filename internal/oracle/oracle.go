@@ -135,7 +135,8 @@ type Oracle struct {
 
 	rosterMu sync.Mutex // serialises making and forgetting rosters; a leaf but for feedsMu
 	rosters  sync.Map   // *roster by model
-	quick    bool       // decisions may go the quick way
+
+	rules atomic.Pointer[rules] // by which decisions are made
 
 	recordings recordings
 
@@ -174,8 +175,8 @@ func New(cfg Config, obs Observer) *Oracle {
 		sessions: newLRU(cfg.Sessions),
 		markets:  make(map[string]*policy.Market),
 		history:  newHistory(cfg.HistoryDecisions, cfg.HistoryRows),
-		quick:    goesQuick(&cfg),
 	}
+	o.SetPolicy(cfg.Policy, cfg.Shadow)
 	for as := range o.approx {
 		o.approx[as] = index.New(index.Config{MaxBlocks: cfg.ApproxBlocks})
 	}

@@ -24,12 +24,6 @@ const (
 	rankedPlaces = 4
 )
 
-// goesQuick reports whether decisions of an oracle with this configuration can go the quick way.
-func goesQuick(c *Config) bool {
-	_, ok := c.Policy.(policy.LeastTime)
-	return ok && c.Shadow == nil
-}
-
 // pick chooses from the board and leaves the first places, and the deepest match wherever it ranks, as the candidates of
 // a decision in which they are ranked. The caller holds deciding.
 func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *work) error {

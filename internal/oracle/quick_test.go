@@ -225,6 +225,7 @@ func (v *town) compare(q *RouteRequest) {
 	view := o.fleet.View()
 	short.reset(v.now)
 	long.reset(v.now)
+	short.rules, long.rules = o.rules.Load(), o.rules.Load()
 	errShort, errLong := error(nil), o.eligible(view, q, v.now, long)
 	if !o.enlist(view, q, short) {
 		errShort = errNobody

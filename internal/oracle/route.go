@@ -31,7 +31,8 @@ func (o *Oracle) Route(ctx context.Context, r *RouteRequest, now time.Time) (*An
 	defer o.work.Put(w)
 
 	var a *Answer
-	quick := o.quick && !r.Explain && !r.IsPair && !r.Goals.IsSet()
+	w.rules = o.rules.Load()
+	quick := w.rules.quick && !r.Explain && !r.IsPair && !r.Goals.IsSet()
 	for try := range routeTries {
 		w.reset(now)
 		view := o.fleet.View()
@@ -80,6 +81,7 @@ const routeTries = 4
 // work is the memory of one decision, reused.
 type work struct {
 	now      time.Time
+	rules    *rules      // one decision is made by one set of them
 	targets  []candidate // eligible
 	excluded []candidate
 	counts   [numExclusions]int
@@ -224,7 +226,7 @@ func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error
 		Alternatives: w.alternatives(made.places[:0], r.MaxAlternatives),
 		Blocks:       best.blocks,
 		Load:         best.state.Confidence,
-		Policy:       o.cfg.Policy.Name(),
+		Policy:       w.rules.policy.Name(),
 		Reason:       w.choice.Reason,
 		Candidates:   w.eligible,
 		Uncached:     score.Uncached,
@@ -354,7 +356,7 @@ func (o *Oracle) choose(r *RouteRequest, req *policy.Request, now time.Time, w *
 	if r.Explain || r.Goals.IsSet() {
 		req.Places = 0
 	}
-	o.cfg.Policy.Choose(req, w.cands, &w.choice)
+	w.rules.policy.Choose(req, w.cands, &w.choice)
 	policy.Prefer(req, r.Goals, w.cands, &w.choice)
 	return nil
 }

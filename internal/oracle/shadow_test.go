@@ -40,3 +40,42 @@ func TestShadowJudgesByTheSameTerms(t *testing.T) {
 		t.Errorf("a dry run has a shadow: %+v", a.Shadow)
 	}
 }
+
+// TestPolicyMayChange: decisions follow SetPolicy at once, and after a time under another policy the quick way finds what the
+// long way finds.
+func TestPolicyMayChange(t *testing.T) {
+	now := time.Unix(1, 0)
+	o := New(Config{}, nil)
+	for _, name := range []string{"w0", "w1", "w2"} {
+		s := open(t, o, name, 1, now)
+		store(t, s, 1, chain(1, 2, 3, 4), now)
+	}
+	p := prompt(1, 2, 3, 4, 5, 6, 7, 8, 9)
+	for i := range 60 {
+		now = now.Add(50 * time.Millisecond)
+		want := "least_time"
+		switch i % 20 {
+		case 0:
+			o.SetPolicy(policy.RoundRobin{}, nil)
+		case 7:
+			o.SetPolicy(policy.DefaultLeastTime(), policy.Random{})
+		case 14:
+			o.SetPolicy(policy.DefaultLeastTime(), nil)
+		}
+		if i%20 < 7 {
+			want = "round_robin"
+		}
+		short := route(t, o, p, dry, now)
+		long := route(t, o, p, func(r *RouteRequest) { r.DryRun, r.Explain = true, true }, now)
+		if short.Policy != want || long.Policy != want {
+			t.Fatalf("decision %d by %s and %s, want %s", i, short.Policy, long.Policy, want)
+		}
+		if want == "least_time" && (short.Target != long.Target || short.TTFT != long.TTFT) {
+			t.Errorf("decision %d: %s in %v, the long way %s in %v", i, short.Target.Worker, short.TTFT, long.Target.Worker, long.TTFT)
+		}
+		a := route(t, o, p, nil, now)
+		if hasShadow := i%20 >= 7 && i%20 < 14; (a.Shadow != nil) != hasShadow {
+			t.Errorf("decision %d: shadow %v", i, a.Shadow)
+		}
+	}
+}

@@ -139,7 +139,7 @@ func Instruments() []Instrument {
 		{mRefused, Counter, "{request}", "Calls and stream messages answered with an error, by the reason in ErrorInfo, or by the status code where there is none.", []string{kRPC, kReason}, nil},
 		{mPanics, Counter, "{panic}", "Handlers that panicked: each is a bug.", []string{kRPC}, nil},
 		{mClosed, Counter, "{connection}", "Connections closed because there were too many: full (all together), or idle (the oldest of those that had made no call).", []string{kReason}, nil},
-		{mReloads, Counter, "{reload}", "Files that had changed: the certificate with its authorities, or the access file; applied, or refused, when the former stays in force.", []string{kFile, kOutcome}, nil},
+		{mReloads, Counter, "{reload}", "What had changed and was read again: the certificate with its authorities, the access file, or the settings (config); applied, or refused, when the former stays in force.", []string{kFile, kOutcome}, nil},
 
 		{mPicked, Counter, "{request}", "HTTP requests that Envoy asked about, by what it was told: decided; in_turn (no prompt to look at); unparsed, unknown_model, late or failed (they went on without a choice); no_endpoint (503), shed (429), too_large (413); abandoned (gone before there was an answer).", []string{kOutcome}, nil},
 		{mPrompted, Counter, "{prompt}", "Prompts decided for Envoy, by what they were known by: token ids in the body, a tokenizer, or their text.", []string{kSource}, nil},

@@ -22,7 +22,8 @@ type Service struct {
 
 	cfg    Config
 	parser prompt.Parser
-	turn   atomic.Uint64 // requests that were sent in turn
+	models atomic.Pointer[map[string]Model] // never changed, only replaced
+	turn   atomic.Uint64                    // requests that were sent in turn
 	// hasObservers says that some response was looked at by a stream of its own.
 	hasObservers atomic.Bool
 
@@ -32,8 +33,13 @@ type Service struct {
 
 // New makes a Service.
 func New(cfg Config) *Service {
-	return &Service{cfg: cfg.withDefaults(), lives: make(map[oracle.DecisionID]*life)}
+	s := &Service{cfg: cfg.withDefaults(), lives: make(map[oracle.DecisionID]*life)}
+	s.SetModels(cfg.Models)
+	return s
 }
+
+// SetModels replaces Config.Models for requests from now on. The map must not be changed afterwards.
+func (s *Service) SetModels(models map[string]Model) { s.models.Store(&models) }
 
 // Name is the service's name, also that of its health.
 const Name = "envoy.service.ext_proc.v3.ExternalProcessor"

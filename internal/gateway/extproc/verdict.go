@@ -35,7 +35,7 @@ func (x *exchange) verdict(ctx context.Context) verdict {
 	q := &oracle.RouteRequest{
 		Model: r.Model, CacheSalt: r.CacheSalt, MaxAlternatives: alternatives, Addresses: x.only, NeedsAddress: true,
 	}
-	if m, ok := cfg.Models[r.Model]; ok {
+	if m, ok := (*x.s.models.Load())[r.Model]; ok {
 		q.Model, q.LoRAName, q.LoRARevision = m.Base, m.LoRA, m.Revision
 	}
 	if len(x.session) <= longestSession {

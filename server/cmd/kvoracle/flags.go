@@ -151,9 +151,9 @@ func fromFile(flags *flag.FlagSet, data []byte) error {
 	return errors.Join(errs...)
 }
 
-// logger writes lines as the settings say.
-func (s *settings) logger(w io.Writer) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: s.logLevel}
+// logger writes lines as the settings say, and the level that may change.
+func (s *settings) logger(w io.Writer, level slog.Leveler) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: level}
 	if s.logFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}

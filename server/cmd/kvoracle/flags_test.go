@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -189,4 +190,35 @@ func FuzzConfigFile(f *testing.F) {
 			_ = s.validate()
 		}
 	})
+}
+
+// TestOperationsDocNamesWhatCanChange: the document lists the settings that a running server takes, and no others.
+func TestOperationsDocNamesWhatCanChange(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, ok := strings.Cut(string(text), "<!-- reloadable -->")
+	list, _, isClosed := strings.Cut(list, "<!-- end -->")
+	if !ok || !isClosed {
+		t.Fatal("the document has no list")
+	}
+	want := map[string]bool{"log-level": true}
+	s := &settings{Config: server.DefaultConfig()}
+	s.flagSet().VisitAll(func(f *flag.Flag) {
+		for _, field := range reflect.VisibleFields(reflect.TypeFor[server.Config]()) {
+			if strings.EqualFold(strings.ReplaceAll(f.Name, "-", ""), field.Name) && server.Reloadable(field.Name) {
+				want[f.Name] = true
+			}
+		}
+	})
+	for _, m := range regexp.MustCompile("`([a-z0-9-]+)`").FindAllStringSubmatch(list, -1) {
+		if !want[m[1]] {
+			t.Errorf("it lists %s, which cannot change, or lists it twice", m[1])
+		}
+		delete(want, m[1])
+	}
+	for name := range want {
+		t.Errorf("it does not list %s", name)
+	}
 }

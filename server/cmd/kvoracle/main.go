@@ -23,11 +23,14 @@ func main() {
 		debug.SetGCPercent(server.GCPercent)
 	}
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	os.Exit(run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr))
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	os.Exit(run(ctx, hangups, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr))
 }
 
-// run is the program without the process around it; it returns the exit code.
-func run(ctx context.Context, args []string, env lookup, stdout, stderr io.Writer) int {
+// run is the program without the process around it; it returns the exit code. Each value of hangups makes it read its
+// settings again.
+func run(ctx context.Context, hangups <-chan os.Signal, args []string, env lookup, stdout, stderr io.Writer) int {
 	set, err := parse(args, env)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -40,19 +43,23 @@ func run(ctx context.Context, args []string, env lookup, stdout, stderr io.Write
 		_, _ = fmt.Fprintf(stdout, "kvoracle %s\n", server.Version())
 		return 0
 	}
-	log := set.logger(stderr)
+	level := &slog.LevelVar{}
+	level.Set(set.logLevel)
+	log := set.logger(stderr, level)
 	// OpenTelemetry reports its own troubles, such as a collector that is away, through a global of the process.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("telemetry", slog.Any("error", err)) }))
 
-	if err := serve(ctx, set, log, stdout); err != nil {
+	follow := &rereader{args: args, env: env, log: log, level: level, now: *set, last: *set}
+	if err := serve(ctx, follow, hangups, stdout); err != nil {
 		_, _ = fmt.Fprintf(stderr, "kvoracle: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-func serve(ctx context.Context, set *settings, log *slog.Logger, stdout io.Writer) error {
-	s, err := server.New(set.Config, server.WithLogger(log)) //nolint:contextcheck // what it builds outlives ctx by its last export
+func serve(ctx context.Context, follow *rereader, hangups <-chan os.Signal, stdout io.Writer) error {
+	set := follow.now
+	s, err := server.New(set.Config, server.WithLogger(follow.log)) //nolint:contextcheck // what it builds outlives ctx by its last export
 	if err != nil {
 		return err
 	}
@@ -66,5 +73,15 @@ func serve(ctx context.Context, set *settings, log *slog.Logger, stdout io.Write
 	if set.hint {
 		_, _ = fmt.Fprintf(stdout, "try: %s\n", hintLine(s.Addr().String()))
 	}
-	return s.Run(ctx)
+	following, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	follow.server = s
+	go func() {
+		defer close(done)
+		follow.run(following, hangups) //nolint:contextcheck // what it changes outlives ctx by the drain
+	}()
+	err = s.Run(ctx)
+	stop()
+	<-done
+	return err
 }

@@ -22,7 +22,7 @@ func TestServesAndStops(t *testing.T) {
 	var stderr bytes.Buffer
 	code := make(chan int, 1)
 	go func() {
-		code <- run(ctx, []string{"--listen=127.0.0.1:0", "--ops-listen=", "--log-format=json", "--hint"}, environ(nil), in, &stderr)
+		code <- run(ctx, nil, []string{"--listen=127.0.0.1:0", "--ops-listen=", "--log-format=json", "--hint"}, environ(nil), in, &stderr)
 		_ = in.Close()
 	}()
 	lines := bufio.NewScanner(out)
@@ -77,7 +77,7 @@ func TestExitCodes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			if code := run(t.Context(), c.args, environ(nil), &stdout, &stderr); code != c.code {
+			if code := run(t.Context(), nil, c.args, environ(nil), &stdout, &stderr); code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
 			if !strings.Contains(stdout.String(), c.stdout) || (c.stdout == "") != (stdout.Len() == 0) {
