@@ -103,7 +103,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 }
 
 // live waits until the bridge hears every rank and is heard. It is connected a little before the engine has taken its
-// subscription; what is published meanwhile comes with the next replay, and only a later message tells that one is needed.
+// subscription.
 func (r *rig) live() {
 	r.t.Helper()
 	eventually(r.t, "every rank is live", func() bool { return healthy(r.bridge.Status()) })

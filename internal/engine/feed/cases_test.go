@@ -203,3 +203,73 @@ func TestLiveBehindReplay(t *testing.T) {
 		t.Errorf("a restart behind it: %v, %v", h.lives, h.trust)
 	}
 }
+
+// TestLooksAgain: what goes to nobody because the subscription is a little later than the connection, or at the end of a
+// burst, comes without a message behind it.
+func TestLooksAgain(t *testing.T) {
+	type u = []uint64
+	h := &tape{}
+	f := New(Config{HasReplay: true, ReplayTimeout: time.Second, Attempts: 1}, h)
+	f.Connected(zero)
+	replay(f, 1, 0, 1)
+	f.Tick(zero.Add(240 * time.Millisecond))
+	h.expect(t, "not yet", u{0, 1}, u{0}, nil, Whole)
+	f.Tick(zero.Add(250 * time.Millisecond))
+	replay(f, 1, 2, 3)
+	h.expect(t, "a quarter of a second later", u{0, 1, 2, 3}, u{0, 2}, nil, Whole)
+	f.Tick(zero.Add(1240 * time.Millisecond))
+	h.expect(t, "and not at once again", u{0, 1, 2, 3}, u{0, 2}, nil, Whole)
+	f.Tick(zero.Add(1250 * time.Millisecond))
+	live(f, 1, 4)
+	replay(f, 1, 4)
+	h.expect(t, "a second later", u{0, 1, 2, 3, 4}, u{0, 2, 4}, nil, Whole)
+	f.Tick(zero.Add(29 * time.Second))
+	h.expect(t, "it is heard now", u{0, 1, 2, 3, 4}, u{0, 2, 4}, nil, Whole)
+	f.Tick(zero.Add(30 * time.Second))
+	replay(f, 1, 5)
+	h.expect(t, "long after", u{0, 1, 2, 3, 4, 5}, u{0, 2, 4, 5}, nil, Whole)
+	if s := f.Stats(); s.Looks != 3 || s.Gaps != 0 || s.Missing != 0 {
+		t.Errorf("%+v", s)
+	}
+	// Nobody answers when the life is to be proven: the look proves it.
+	f.Connected(zero)
+	f.ReplayFailed(zero)
+	f.Tick(zero.Add(time.Second))
+	h.expect(t, "asks for the last one", u{0, 1, 2, 3, 4, 5}, u{0, 2, 4, 5, 5, 5}, nil, Whole)
+	replay(f, 1, 5, 6)
+	live(f, 1, 7)
+	h.expect(t, "it is the same", u{0, 1, 2, 3, 4, 5, 6, 7}, u{0, 2, 4, 5, 5, 5}, nil, Whole)
+	f.Connected(zero)
+	f.ReplayFailed(zero)
+	f.Tick(zero.Add(time.Second))
+	replay(f, 2, 7, 8)
+	h.expect(t, "it is another", u{0, 1, 2, 3, 4, 5, 6, 7}, u{0, 2, 4, 5, 5, 5, 7, 7, 0}, []Cause{Restarted}, Unheard)
+}
+
+// TestToldAnew: a source that lists all it holds in place of a history.
+func TestToldAnew(t *testing.T) {
+	type u = []uint64
+	h := &tape{}
+	f := New(Config{DoubtFor: time.Hour}, h)
+	f.Connected(zero)
+	f.Lost(zero)
+	h.expect(t, "nothing to lose", nil, nil, nil, Unheard)
+	f.Retell(8)
+	live(f, 1, 8)
+	h.expect(t, "a part", u{8}, nil, nil, Partial)
+	h.next = Result{IsWhole: true}
+	live(f, 1, 9)
+	live(f, 1, 10)
+	h.expect(t, "all", u{8, 9, 10}, nil, nil, Whole)
+	f.Lost(zero)
+	h.expect(t, "some are lost", u{8, 9, 10}, nil, nil, Doubtful)
+	f.Connected(zero)
+	f.Proven()
+	f.Retell(20)
+	live(f, 1, 20)
+	h.expect(t, "of the same life", u{8, 9, 10, 20}, nil, []Cause{Retold}, Partial)
+	f.Connected(zero)
+	f.Retell(3)
+	live(f, 2, 3)
+	h.expect(t, "of another, perhaps", u{8, 9, 10, 20, 3}, nil, []Cause{Retold, Reconnected}, Partial)
+}

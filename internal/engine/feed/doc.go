@@ -22,7 +22,9 @@
 //	                                   life is the same, and what was missed comes behind it; else a new life. Without: a new
 //	                                   life, unless the very next number comes: that is Doubtful. Proven and Restarted tell
 //	                                   what the caller knows by other means
+//	nothing, soon after a connection   with a replay: asked once more whether there is anything, and again while nothing comes
 //	a message that is not understood   as one that was lost
+//	all is told anew (Retell)          what was held is dropped for it; if a new connection was not proven, a new life
 //
 // # Invariants
 //

@@ -57,6 +57,8 @@ const (
 	Outdated
 	// Overrun: what was missed is not in the engine's ring any more; the picture begins anew with what is.
 	Overrun
+	// Retold: the engine's side tells anew all that it holds.
+	Retold
 )
 
 // String is the cause as a label of a metric.
@@ -70,6 +72,8 @@ func (c Cause) String() string {
 		return "outdated"
 	case Overrun:
 		return "overrun"
+	case Retold:
+		return "retold"
 	}
 	return "unknown"
 }
@@ -113,6 +117,9 @@ type Config struct {
 	Attempts int
 	// DoubtFor is how long what is in doubt is kept; 30 min.
 	DoubtFor time.Duration
+	// FirstLook and Quiet are when a replay is asked for again though nothing is known to be missing: so long after one that
+	// followed a new connection, then ever later, and when nothing has come for Quiet. 250 ms and 30 s.
+	FirstLook, Quiet time.Duration
 }
 
 func (c *Config) setDefaults() {
@@ -122,6 +129,8 @@ func (c *Config) setDefaults() {
 	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, 10*time.Second)
 	c.Attempts = cmp.Or(c.Attempts, 3)
 	c.DoubtFor = cmp.Or(c.DoubtFor, 30*time.Minute)
+	c.FirstLook = cmp.Or(c.FirstLook, 250*time.Millisecond)
+	c.Quiet = cmp.Or(c.Quiet, 30*time.Second)
 }
 
 // Stats counts what has happened.
@@ -133,6 +142,7 @@ type Stats struct {
 	Lost       uint64 // messages that were not understood
 	Gaps       uint64 // times numbers were missing
 	Replays    uint64 // times a replay was asked for
+	Looks      uint64 // of them, those for which nothing was known to be missing
 	Refilled   uint64 // messages that only a replay brought
 	Failed     uint64 // replays that failed
 	Overflows  uint64 // times too much waited
@@ -190,6 +200,8 @@ type Feed[M Message] struct {
 	isUnproven bool   // the next live message decides whether the life is the same
 	liveNext   uint64 // above all live messages on it
 	covered    uint64 // replays have brought everything below
+	lookAt     time.Time
+	lookNext   time.Duration // after the one at lookAt
 }
 
 // New makes a feed that has heard nothing.
@@ -211,6 +223,7 @@ func (f *Feed[M]) Stats() Stats {
 // Connected says that live messages come from a new connection from now on.
 func (f *Feed[M]) Connected(now time.Time) {
 	f.liveNext, f.covered = 0, 0
+	f.lookAt, f.lookNext = now.Add(f.cfg.FirstLook), 4*f.cfg.FirstLook
 	if !f.cfg.HasReplay {
 		for len(f.waiting) > 0 {
 			f.giveUp(now)
@@ -219,7 +232,7 @@ func (f *Feed[M]) Connected(now time.Time) {
 		return
 	}
 	// If the life is the same, the replay has what waits; if not, nobody wants it.
-	f.waiting, f.bytes, f.attempt = nil, 0, 0
+	f.waiting, f.bytes, f.attempt, f.isUnproven = nil, 0, 0, false
 	if f.isProving = f.trust != Unheard; f.isProving {
 		f.ask(f.next-1, now)
 	} else {
@@ -241,8 +254,30 @@ func (f *Feed[M]) Restarted(now time.Time) {
 	}
 }
 
+// Lost says that messages have gone by of which no number is known: what is held may be wrong.
+func (f *Feed[M]) Lost(now time.Time) {
+	if f.trust != Unheard {
+		f.doubt(now)
+	}
+}
+
+// Retell says that the message with that number, the next one to come live, begins to tell anew all that the engine holds.
+// What is held is dropped for it, and what comes is Partial until Result.IsWhole says that it is all. Only without a replay.
+func (f *Feed[M]) Retell(sequence uint64) {
+	if f.trust != Unheard {
+		cause := Retold
+		if f.isUnproven {
+			cause = Reconnected
+		}
+		f.begin(cause)
+	}
+	f.next = sequence
+	f.setTrust(Partial)
+}
+
 // Live takes a published message.
 func (f *Feed[M]) Live(sequence uint64, m M, now time.Time) {
+	f.lookAt, f.lookNext = now.Add(f.cfg.Quiet), f.cfg.Quiet
 	if f.isHeld() {
 		f.hold(sequence, m, now)
 		return

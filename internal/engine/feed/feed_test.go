@@ -153,7 +153,7 @@ func newWorld(t *testing.T, seed uint64, ring int) *world {
 		e: &engine{r: r, ringSize: ring, holds: make(map[int]int)},
 		p: &picture{t: t, seed: seed, holds: make(map[int]int), truths: make(map[[2]int]map[int]int), lives: make(map[Cause]int)},
 	}
-	w.f = New(Config{HasReplay: ring > 0, Messages: 40, DoubtFor: time.Minute}, w.p)
+	w.f = New(Config{HasReplay: ring > 0, Messages: 40, DoubtFor: time.Minute, Quiet: 2 * time.Second}, w.p)
 	return w
 }
 
@@ -279,7 +279,9 @@ func (w *world) settle() {
 		w.answer()
 		w.tick(100 * time.Millisecond)
 	}
-	w.publish() // a message behind a loss shows it
+	if w.e.ringSize == 0 {
+		w.publish() // only a message behind a loss shows it
+	}
 	for range 50 {
 		w.deliver()
 		w.answer()
@@ -316,9 +318,11 @@ func TestNeverWrong(t *testing.T) {
 			ends[key] = make(map[Trust]int)
 		}
 		ends[key][w.p.trust]++
-		// After the time of doubt nothing is in doubt.
-		w.tick(time.Minute)
-		w.answer()
+		// After the time of doubt nothing is in doubt. A replay may be under way when it ends.
+		for range 3 {
+			w.tick(time.Minute)
+			w.answer()
+		}
 		if w.p.trust == Doubtful {
 			t.Fatalf("seed %d: in doubt for ever", seed)
 		}

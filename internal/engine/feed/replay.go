@@ -129,6 +129,28 @@ func (f *Feed[M]) release(now time.Time, canAsk bool) {
 	f.waitTo = time.Time{}
 }
 
+// look asks for what may have gone by unheard. A subscription is there a little after the connection is: what is published
+// after the replay's answer and before that goes to nobody, and so does the last message of a burst that a full queue drops.
+// Only the next message would tell, and an idle engine sends none.
+func (f *Feed[M]) look(now time.Time) {
+	f.lookAt = now.Add(f.lookNext)
+	f.lookNext = min(4*f.lookNext, f.cfg.Quiet)
+	f.stats.Looks++
+	// If nobody answered when the life was to be proven, that comes first.
+	f.isProving, f.isUnproven = f.isUnproven, false
+	switch {
+	case f.isProving:
+		f.ask(f.next-1, now)
+	case f.trust != Unheard:
+		f.ask(f.next, now)
+	default:
+		f.ask(f.cfg.First, now)
+	}
+}
+
+// canLook: there is somebody to ask, and no answer on its way.
+func (f *Feed[M]) canLook() bool { return f.cfg.HasReplay && !f.lookAt.IsZero() && !f.isHeld() }
+
 // outdate drops what is in doubt, for what the ring has, or for what comes from now on.
 func (f *Feed[M]) outdate(now time.Time) {
 	if f.cfg.HasReplay {
@@ -163,6 +185,9 @@ func (f *Feed[M]) Tick(now time.Time) time.Time {
 	if f.trust == Doubtful && !f.isHeld() && !now.Before(f.doubtSince.Add(f.cfg.DoubtFor)) {
 		f.outdate(now)
 	}
+	if f.canLook() && !now.Before(f.lookAt) {
+		f.look(now)
+	}
 	due := now.Add(time.Hour)
 	sooner := func(t time.Time) {
 		if !t.IsZero() && t.Before(due) {
@@ -171,6 +196,9 @@ func (f *Feed[M]) Tick(now time.Time) time.Time {
 	}
 	if f.isOpen {
 		sooner(f.timeout)
+	}
+	if f.canLook() {
+		sooner(f.lookAt)
 	}
 	sooner(f.retryAt)
 	sooner(f.waitTo)
