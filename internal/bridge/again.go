@@ -14,7 +14,17 @@ import (
 type message struct {
 	payload []byte
 	sum     uint64
+	account account
 }
+
+// account says what a batch is a part of.
+type account uint8
+
+const (
+	accountNone  account = iota // the engine's events, as they happen
+	accountPart                 // a list of all that is held
+	accountWhole                // its end, with nothing left out
+)
 
 // seed is one for the process: sums are compared with those of earlier messages, and with nothing outside.
 var seed = maphash.MakeSeed() //nolint:gochecknoglobals // a constant that the standard library makes at run time

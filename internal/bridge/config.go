@@ -40,8 +40,9 @@ type Engine struct {
 	// Kind is auto, vllm, sglang or trtllm.
 	Kind string `yaml:"engine"`
 
-	// Events is where rank 0 publishes KV events: tcp://host:port or ipc://path. Rank r is at port + r. Empty: as the
-	// engine says (SGLang does).
+	// Events is where rank 0 publishes KV events: tcp://host:port or ipc://path; rank r is at port + r. Or it is where they are
+	// had for all ranks: grpc://host:port of the engine's gRPC servicer (SMG's), http://host:port/kv_cache_events of
+	// TensorRT-LLM's buffer, of which there may be one reader only. Empty: as the engine says (SGLang does).
 	Events string `yaml:"events"`
 	// Bind is set for an engine that connects to its collector instead of waiting for it: then Events is bound here.
 	Bind bool `yaml:"bind"`
@@ -50,8 +51,11 @@ type Engine struct {
 	// Topic is a prefix of the events' topic frame. Empty: every topic.
 	Topic string `yaml:"topic"`
 
-	// Metrics is the engine's Prometheus address, http://host:port/metrics. Empty: no load is reported.
+	// Metrics is the engine's Prometheus address, http://host:port/metrics. Empty: the load is what the other addresses say.
 	Metrics string `yaml:"metrics"`
+	// Load is where rank 0 publishes its load, tcp://host:port (SGLang's --load-publish-endpoint); rank r is at port + r. Empty:
+	// as the engine says.
+	Load string `yaml:"load"`
 	// API is where the engine's other documents are. Empty: scheme and host of Metrics.
 	API string `yaml:"api"`
 	// ORCA is where an ORCA service reports load out of band, "host:port". Empty: none.
@@ -148,8 +152,12 @@ func (e *Engine) check() error {
 	if e.Worker == "" {
 		return errors.New("worker: want a name")
 	}
-	if kind, ok := kvevents.ParseEngine(cmp.Or(e.Kind, "auto")); !ok || kind == kvevents.EngineMooncake { // a pool is no worker
+	kind, ok := kvevents.ParseEngine(cmp.Or(e.Kind, "auto"))
+	if !ok || kind == kvevents.EngineMooncake { // a pool is no worker
 		return fmt.Errorf("engine: got %q, want auto, vllm, sglang or trtllm", e.Kind)
+	}
+	if err := e.checkWay(kind); err != nil {
+		return err
 	}
 	if e.Metrics != "" {
 		base, err := metrics.Base(e.Metrics)
@@ -159,6 +167,9 @@ func (e *Engine) check() error {
 		if e.API == "" {
 			e.API = base
 		}
+	}
+	if e.API == "" && wayOf(e.Events) == overHTTP {
+		e.API = e.Events
 	}
 	if e.API != "" {
 		base, err := metrics.Base(e.API)
@@ -188,7 +199,7 @@ func (e *Engine) check() error {
 	if e.Events == "" && e.API == "" {
 		return errors.New("events: want tcp://host:port, or api to ask the engine for it")
 	}
-	for _, a := range []struct{ key, address string }{{"events", e.Events}, {"replay", e.Replay}} {
+	for _, a := range []struct{ key, address string }{{"replay", e.Replay}, {"load", e.Load}} {
 		if a.address == "" {
 			continue
 		}
@@ -196,11 +207,39 @@ func (e *Engine) check() error {
 			return fmt.Errorf("%s: %w", a.key, err)
 		}
 	}
+	if e.Events != "" {
+		if err := checkAddress(e.Events, e.Ranks); err != nil {
+			return fmt.Errorf("events: %w", err)
+		}
+	}
 	if e.Replay != "" && e.Ranks > 1 {
 		// The engine's own defaults do this: rank 1 publishes where rank 0 repeats.
 		if apart, same := distance(e.Events, e.Replay); same && apart < e.Ranks {
 			return fmt.Errorf("replay: %d ports from events, want at least ranks, %d, apart", apart, e.Ranks)
 		}
+	}
+	return nil
+}
+
+// checkWay refuses what a way of having events has no use for, and notes what it says of the engine.
+func (e *Engine) checkWay(kind kvevents.Engine) error {
+	x := wayOf(e.Events)
+	if x == overZeroMQ {
+		return nil
+	}
+	for _, k := range []struct {
+		key   string
+		isSet bool
+	}{{"bind", e.Bind}, {"replay", e.Replay != ""}, {"topic", e.Topic != ""}} {
+		if k.isSet {
+			return fmt.Errorf("%s: it is for ZeroMQ, and events is %s", k.key, e.Events)
+		}
+	}
+	if x == overHTTP {
+		if kind != kvevents.EngineUnknown && kind != kvevents.EngineTRTLLM {
+			return fmt.Errorf("engine: %s has no events at %s, trtllm has", kind, e.Events)
+		}
+		e.Kind = kvevents.EngineTRTLLM.String()
 	}
 	return nil
 }

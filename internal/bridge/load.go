@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,11 +17,16 @@ import (
 func (w *worker) watchLoad(ctx context.Context) {
 	every := time.Duration(w.cfg.LoadEvery)
 	pause := every
+	var looked time.Time
 	for rest(ctx, pause) {
-		s, err := w.source()
-		var r metrics.Reading
-		if err == nil {
-			r, err = s.Load(ctx, w.current.Load().facts.Engine)
+		// What comes by itself is newer. It does not say what the engine is, which is asked all the same.
+		if now := time.Now(); now.UnixNano()-w.counters.pushedAt.Load() < int64(fresh) && now.Sub(looked) < fresh {
+			continue
+		}
+		r, err := w.askLoad(ctx)
+		looked = time.Now()
+		if w.cfg.Metrics == "" && w.cfg.API == "" && errors.Is(err, metrics.ErrAbsent) {
+			return // TensorRT-LLM's servicer does not say it
 		}
 		if err != nil {
 			if w.counters.loadFailures.Add(1); pause == every {
@@ -32,6 +38,23 @@ func (w *worker) watchLoad(ctx context.Context) {
 		pause = every
 		w.takeReading(ctx, r)
 	}
+}
+
+// fresh is how long a sample that came by itself is as good as one that was asked for: those who send them do so at every
+// change, and each second.
+const fresh = 2 * time.Second
+
+// askLoad asks the engine's documents, or its servicer, how busy it is.
+func (w *worker) askLoad(ctx context.Context) (metrics.Reading, error) {
+	engine := w.current.Load().facts.Engine
+	if w.cfg.Metrics == "" && w.servicer != nil {
+		return w.servicer.Loads(ctx, engine)
+	}
+	s, err := w.source()
+	if err != nil {
+		return metrics.Reading{}, err
+	}
+	return s.Load(ctx, engine)
 }
 
 // takeReading reports what an engine said, rank by rank. A process that began at another time than the one whose life is

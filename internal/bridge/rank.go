@@ -34,8 +34,8 @@ const (
 type rank struct {
 	w      *worker
 	number int
-	events zmtp.Config
-	replay string // "": none
+	events zmtp.Config // with overZeroMQ
+	replay string      // "": none
 	log    *slog.Logger
 
 	feed     *feed.Feed[message]
@@ -51,6 +51,7 @@ type rank struct {
 	tasks  sync.WaitGroup
 	heard  chan []zmtp.Delivery
 	again  chan answer
+	items  chan item     // with the other ways
 	lives  chan struct{} // one token: look at the worker's life
 
 	count rankCounters
@@ -70,24 +71,22 @@ type rankCounters struct {
 	drops   map[string]uint64
 }
 
-func newRank(w *worker, number int, events, topic string) (*rank, error) {
-	at, err := rankEndpoint(events, number)
-	if err != nil {
-		return nil, fmt.Errorf("events: %w", err)
-	}
+// newRank makes one; events, replay and topic are of rank 0's sockets, and not looked at with ways that have none.
+func newRank(w *worker, number int, events, replay, topic string) (*rank, error) {
 	r := &rank{
 		w: w, number: number, log: w.log.With("rank", number), limits: kvevents.DefaultLimits(),
-		events: zmtp.Config{
-			Type: zmtp.SUB, Endpoint: at, DropWhenFull: true, QueueBytes: QueueBytes, QueueMessages: queueMessages, MaxMessage: maxMessage,
-		},
-		heard: make(chan []zmtp.Delivery, 1), again: make(chan answer, 64), lives: make(chan struct{}, 1),
+		heard: make(chan []zmtp.Delivery, 1), again: make(chan answer, 64), items: make(chan item, 64), lives: make(chan struct{}, 1),
 	}
-	if topic != "" {
-		r.events.Topics = []string{topic}
-	}
-	if w.cfg.Replay != "" {
-		if r.replay, err = rankEndpoint(w.cfg.Replay, number); err != nil {
-			return nil, fmt.Errorf("replay: %w", err)
+	if w.way == overZeroMQ {
+		at, err := rankEndpoint(events, number)
+		if err != nil {
+			return nil, fmt.Errorf("events: %w", err)
+		}
+		r.events = socket(at, topic)
+		if replay != "" {
+			if r.replay, err = rankEndpoint(replay, number); err != nil {
+				return nil, fmt.Errorf("replay: %w", err)
+			}
 		}
 	}
 	r.feed = feed.New(feed.Config{HasReplay: r.replay != "", DoubtFor: doubtFor, ReplayTimeout: 2 * replayIdle, Bytes: QueueBytes}, r)
@@ -96,6 +95,13 @@ func newRank(w *worker, number int, events, topic string) (*rank, error) {
 
 // run hears the rank until ctx is done.
 func (r *rank) run(ctx context.Context) {
+	r.ctx = func() context.Context { return ctx }
+	r.adopt(r.w.current.Load())
+	defer r.tasks.Wait()
+	if r.w.way != overZeroMQ {
+		r.loop(ctx)
+		return
+	}
 	open := zmtp.Dial
 	if r.w.cfg.Bind {
 		open = zmtp.Listen
@@ -108,15 +114,12 @@ func (r *rank) run(ctx context.Context) {
 		}
 		sub, err = open(ctx, r.events)
 	}
-	r.ctx = func() context.Context { return ctx }
-	r.adopt(r.w.current.Load())
 	r.tasks.Go(func() { r.pump(ctx, sub) })
 	r.loop(ctx)
 	sub.Close()
 	if r.cancel != nil {
 		r.cancel()
 	}
-	r.tasks.Wait()
 }
 
 // loop is where everything happens to the feed.
@@ -132,6 +135,8 @@ func (r *rank) loop(ctx context.Context) {
 			for i := range some {
 				r.delivered(&some[i], now)
 			}
+		case x := <-r.items:
+			r.taken(&x, time.Now())
 		case a := <-r.again:
 			r.replayed(&a, time.Now())
 		case <-r.lives:
@@ -198,9 +203,7 @@ func (r *rank) event(e *zmtp.Event, now time.Time) {
 		r.count.isConnected.Store(true)
 		r.log.Info("kvoracle bridge: the engine's events are there", "address", e.Address)
 		r.feed.Connected(now)
-		if r.replay == "" && r.feed.TrustNow() != feed.Unheard && r.w.isSameProcess(r.ctx()) {
-			r.feed.Proven()
-		}
+		r.prove()
 	case zmtp.Disconnected:
 		r.count.isConnected.Store(false)
 		r.log.Info("kvoracle bridge: the engine's events have ended", "error", e.Err)
@@ -236,11 +239,14 @@ func (r *rank) join(l *life) {
 
 // Apply implements feed.Handler.
 func (r *rank) Apply(sequence uint64, m message) feed.Result {
-	if err := r.batch.Decode(m.payload, &r.limits); err != nil {
+	if err := r.w.way.decode(&r.batch, m.payload, &r.limits); err != nil {
 		r.drop("payload", 1)
 		return feed.Result{IsLost: true}
 	}
 	out := r.mapper.Apply(sequence, &r.batch)
+	if m.account != accountNone { // it begins with a clear, which is not its end
+		out.IsWhole = m.account == accountWhole
+	}
 	return feed.Result{IsWhole: out.IsWhole, IsDoubtful: out.IsDoubtful}
 }
 

@@ -41,14 +41,22 @@ func small() enginetest.Config {
 // start puts them together; change may edit what the bridge is told.
 func start(t *testing.T, cfg enginetest.Config, change func(*Engine)) *rig {
 	t.Helper()
+	var r *rig
+	return startWith(t, cfg, &r, change)
+}
+
+// startWith is start for a change that needs the rig: it is there when change is called, but for its bridge.
+func startWith(t *testing.T, cfg enginetest.Config, at **rig, change func(*Engine)) *rig {
+	t.Helper()
 	engine, err := enginetest.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(engine.Close)
 	r := &rig{t: t, engine: engine, oracle: clienttest.Start(t), random: rand.New(rand.NewPCG(1, 2)), cfg: cfg}
+	*at = r
 	e := Engine{Worker: "w", Events: engine.Events(), Replay: engine.Replay(), API: engine.Web(), LoadEvery: Duration(20 * time.Millisecond)}
-	if !cfg.Silent {
+	if !cfg.Silent && cfg.Family != enginetest.SGLang {
 		e.Metrics = engine.Web() + "/metrics"
 	}
 	if cfg.Ring == 0 {
@@ -123,6 +131,9 @@ func (r *rig) steps(rank, n int) {
 			v = enginetest.Variant{Salt: "tenant"}
 		case 2:
 			v = enginetest.Variant{LoRA: "sql", Salt: "tenant"}
+		}
+		if r.cfg.Family != enginetest.VLLM {
+			v.LoRA = "" // the others do not say it
 		}
 		var prompts [][]uint32
 		for range 1 + r.random.IntN(2) {

@@ -19,6 +19,7 @@ import (
 	"github.com/kvoracle/kvoracle/client"
 	"github.com/kvoracle/kvoracle/internal/engine/kvevents"
 	"github.com/kvoracle/kvoracle/internal/engine/metrics"
+	"github.com/kvoracle/kvoracle/internal/engine/smg"
 )
 
 const (
@@ -35,9 +36,14 @@ type worker struct {
 	opts   []client.ReporterOption
 	log    *slog.Logger
 
+	way      way
+	servicer *smg.Source // with overGRPC, while it runs
+
 	counters workerCounters
 	ranks    []*rank // set before known is closed
 	known    chan struct{}
+
+	loadAddress, loadTopic string // of SGLang's load socket, set with ranks; "": none
 
 	mu      sync.Mutex // held while a life begins or ends
 	current atomic.Pointer[life]
@@ -51,12 +57,15 @@ type worker struct {
 // workerCounters are read by whoever looks.
 type workerCounters struct {
 	lives, samples, loadFailures, odd atomic.Uint64
-	loadAt                            atomic.Int64 // Unix nanoseconds of the last sample
+	loadAt, pushedAt                  atomic.Int64 // Unix nanoseconds of the last sample, and of the last that came by itself
 }
 
 func newWorker(cfg *Engine, secret string, conn grpc.ClientConnInterface, log *slog.Logger, opts ...client.ReporterOption) *worker {
 	kind, _ := kvevents.ParseEngine(cfg.Kind) // checked; "" is none
-	w := &worker{cfg: cfg, secret: secret, conn: conn, opts: opts, log: log.With("worker", cfg.Worker), known: make(chan struct{})}
+	w := &worker{
+		cfg: cfg, secret: secret, conn: conn, opts: opts, log: log.With("worker", cfg.Worker), known: make(chan struct{}),
+		way: wayOf(cfg.Events),
+	}
 	w.flags = metrics.Facts{
 		Source: "the configuration", Engine: kind, BlockSize: cfg.BlockSize, MaxRunning: cfg.MaxRunning, Ranks: cfg.Ranks,
 	}
@@ -91,6 +100,15 @@ func (w *worker) discover(ctx context.Context) (f metrics.Facts, err error) {
 			return f, err
 		}
 	}
+	if w.servicer != nil {
+		more, err := w.servicer.Discover(ctx)
+		if err != nil {
+			return f, err
+		}
+		if f, err = metrics.Merge(f, more); err != nil {
+			return f, err
+		}
+	}
 	if f.Ranks > MaxRanks {
 		return f, fmt.Errorf("ranks: got %d, want at most %d", f.Ranks, MaxRanks)
 	}
@@ -99,6 +117,15 @@ func (w *worker) discover(ctx context.Context) (f metrics.Facts, err error) {
 
 // run speaks for the engine until ctx is done.
 func (w *worker) run(ctx context.Context) {
+	if w.way == overGRPC {
+		conn, err := dialServicer(w.cfg.Events)
+		if err != nil {
+			w.complain("events", err)
+			return
+		}
+		defer conn.Close()
+		w.servicer = &smg.Source{Conn: conn, Engine: w.flags.Engine}
+	}
 	if !w.first(ctx) {
 		return
 	}
@@ -106,8 +133,20 @@ func (w *worker) run(ctx context.Context) {
 	for _, r := range w.ranks {
 		tasks.Go(func() { r.run(ctx) })
 	}
-	if w.cfg.Metrics != "" || w.cfg.API != "" {
+	switch w.way {
+	case overGRPC:
+		tasks.Go(func() { w.follow(ctx) })
+	case overHTTP:
+		tasks.Go(func() { w.drain(ctx) })
+	case overZeroMQ:
+	}
+	if w.cfg.Metrics != "" || w.cfg.API != "" || w.servicer != nil {
 		tasks.Go(func() { w.watchLoad(ctx) })
+	}
+	if at := w.loadAddress; at != "" {
+		for rank := range w.ranks {
+			tasks.Go(func() { w.hearLoad(ctx, at, w.loadTopic, rank) })
+		}
 	}
 	if w.cfg.ORCA != "" {
 		tasks.Go(func() { w.watchORCA(ctx) })
@@ -148,21 +187,28 @@ func (w *worker) first(ctx context.Context) bool {
 	}
 }
 
-// connect makes the ranks' streams.
+// connect makes the ranks' streams. An address that was given counts; one that the engine says is of its own host.
 func (w *worker) connect(f metrics.Facts) error {
-	events, topic := w.cfg.Events, w.cfg.Topic
+	events, replay, topic := w.cfg.Events, w.cfg.Replay, w.cfg.Topic
 	if events == "" {
 		if f.Events == "" {
 			return errors.New("events: the engine does not say it; give it")
 		}
 		events = reachable(f.Events, w.cfg.API)
+		if replay == "" && f.Replay != "" {
+			replay = reachable(f.Replay, w.cfg.API)
+		}
 	}
 	if topic == "" {
 		topic = f.Topic
 	}
+	w.loadAddress = w.cfg.Load
+	if w.loadAddress == "" && f.LoadSocket != "" {
+		w.loadAddress, w.loadTopic = reachable(f.LoadSocket, w.cfg.API), f.LoadTopic
+	}
 	ranks := make([]*rank, max(f.Ranks, 1))
 	for i := range ranks {
-		r, err := newRank(w, i, events, topic)
+		r, err := newRank(w, i, events, replay, topic)
 		if err != nil {
 			return err
 		}
@@ -281,6 +327,13 @@ func (w *worker) complain(what string, err error) {
 	w.log.Warn("kvoracle bridge: "+what, "error", err)
 	w.mu.Lock()
 	w.wrong = err
+	w.mu.Unlock()
+}
+
+// complainNoMore takes the complaint back.
+func (w *worker) complainNoMore() {
+	w.mu.Lock()
+	w.wrong = nil
 	w.mu.Unlock()
 }
 

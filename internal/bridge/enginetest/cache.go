@@ -63,6 +63,9 @@ func (c *cache) serve(v Variant, prompts ...[]uint32) (cached []int, events []ev
 		j.hashes = block.AppendTokenChain(nil, keys.own, j.tokens, c.size)
 		j.ids = block.AppendTokenChain(nil, keys.oracle, j.tokens, c.size)
 		most := max(len(tokens)-1, 0) / c.size // the last token is always computed
+		if c.model.KeepsLast {
+			most = full
+		}
 		for j.hit < min(full, most) && len(c.at[j.hashes[j.hit]]) > 0 {
 			j.slots = append(j.slots, c.at[j.hashes[j.hit]][0])
 			j.hit++
@@ -98,7 +101,15 @@ type job struct {
 // fill gives a job the slots it lacks.
 func (c *cache) fill(j *job, v Variant) []event {
 	var events []event
+	first := j.hit // of those that are to be told
 	for i := j.hit; i < len(j.hashes); i++ {
+		if at := c.at[j.hashes[i]]; c.model.KeepsLast && len(at) > 0 { // behind one that has gone; no copies here
+			events = c.tell(events, j, v, first, i)
+			first = i + 1
+			c.free = slices.DeleteFunc(c.free, func(s int) bool { return s == at[0] })
+			j.slots = append(j.slots, at[0])
+			continue
+		}
 		if len(c.free) == 0 {
 			j.hashes = j.hashes[:i]
 			break
@@ -113,16 +124,19 @@ func (c *cache) fill(j *job, v Variant) []event {
 		c.at[j.hashes[i]] = append(c.at[j.hashes[i]], s)
 		j.slots = append(j.slots, s)
 	}
-	if len(j.hashes) > j.hit {
-		e := event{
-			stored: j.hashes[j.hit:], tokens: j.tokens[j.hit*c.size : len(j.hashes)*c.size], isRoot: j.hit == 0, variant: v,
-		}
-		if !e.isRoot {
-			e.parent = j.hashes[j.hit-1]
-		}
-		events = append(events, e)
+	return c.tell(events, j, v, first, len(j.hashes))
+}
+
+// tell adds that blocks from first to end were stored, if there are any.
+func (c *cache) tell(events []event, j *job, v Variant, first, end int) []event {
+	if first >= end {
+		return events
 	}
-	return events
+	e := event{stored: j.hashes[first:end], tokens: j.tokens[first*c.size : end*c.size], isRoot: first == 0, variant: v}
+	if !e.isRoot {
+		e.parent = j.hashes[first-1]
+	}
+	return append(events, e)
 }
 
 func (c *cache) drop(hash block.ID, s int) {

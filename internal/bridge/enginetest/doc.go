@@ -9,6 +9,10 @@
 //   - One batch per step that changed anything; a reset is told with the next step.
 //   - Numbers begin at 0 with each life, hashes are another life's own, and one block is a placeholder that is never used.
 //
+// # The others
+//
+// Family makes it write and serve as SGLang or TensorRT-LLM do, and Servicer puts one of SMG's gRPC servicers beside it.
+//
 // Invariant: the copies of a hash in Held = stores less removals of it published since the last reset that was published, once
 // all batches have come.
 //

@@ -19,11 +19,26 @@ type Model struct {
 	Name      string
 	BlockSize int
 	Blocks    int // to be used, of each rank
+
+	KeepsLast bool // the block with the last token is computed again where it lies, not as a copy
 }
+
+// Family is whose wire forms an engine has.
+type Family int
+
+// Families.
+const (
+	VLLM   Family = iota // as the package comment says
+	SGLang               // maps without adapters, /server_info, /v1/loads, and a load socket
+	TRTLLM               // no publisher: a buffer that POST /kv_cache_events empties; statistics as JSON; no copies, no resets
+)
 
 // Config is an engine.
 type Config struct {
 	Model
+
+	Family   Family
+	Servicer Servicer // beside it, for VLLM
 
 	Ranks   int    // 0: 1
 	Ring    int    // batches kept for replay; 0: no replay socket
@@ -40,6 +55,8 @@ type Engine struct {
 	reps []string
 
 	life  uint64
+	grpc  string // address of the servicer, once known
+	side  *servicer
 	ranks []*rank
 	http  *http.Server
 	stop  context.CancelFunc
@@ -52,6 +69,7 @@ type rank struct {
 	cache  *cache
 	pub    *zmtp.Socket
 	router *zmtp.Socket // nil: no replay
+	load   *zmtp.Socket // nil: none
 	number int
 
 	pending bool // a reset that no step has told yet
@@ -61,6 +79,9 @@ type rank struct {
 	next uint64
 	ring []message
 	most int
+
+	buffer  []string // events as JSON that nobody has taken
+	eventID uint64
 }
 
 type message struct {
@@ -71,7 +92,7 @@ type message struct {
 // New starts an engine.
 func New(cfg Config) (*Engine, error) {
 	cfg.Ranks = max(cfg.Ranks, 1)
-	e := &Engine{cfg: cfg, web: "127.0.0.1:0", subs: make([]string, cfg.Ranks), reps: make([]string, cfg.Ranks)}
+	e := &Engine{cfg: cfg, web: "127.0.0.1:0", grpc: "127.0.0.1:0", subs: make([]string, cfg.Ranks), reps: make([]string, cfg.Ranks)}
 	base := 0
 	if cfg.Ranks > 1 { // ports count up with ranks
 		var err error
@@ -131,8 +152,19 @@ func (e *Engine) Start(before ...func(*Engine)) error {
 	e.life++
 	e.since = time.Now()
 	e.ranks = nil
+	names := e.life
+	if e.cfg.Family == TRTLLM {
+		names = 0 // hashes are of contents alone
+	}
 	for i := range e.cfg.Ranks {
-		e.ranks = append(e.ranks, &rank{cache: newCache(e.cfg.Model, e.life<<8|uint64(i)), number: i, most: e.cfg.Ring})
+		e.ranks = append(e.ranks, &rank{cache: newCache(e.cfg.Model, names<<8|uint64(i)), number: i, most: e.cfg.Ring})
+	}
+	if e.cfg.Servicer != NoServicer {
+		var err error
+		if e.side, e.grpc, err = newServicer(ctx, e.cfg, e.grpc); err != nil {
+			cancel()
+			return err
+		}
 	}
 	for _, f := range before {
 		f(e)
@@ -152,6 +184,15 @@ func (e *Engine) Start(before ...func(*Engine)) error {
 
 // open makes a rank's sockets.
 func (e *Engine) open(ctx context.Context, i int, r *rank) (err error) {
+	if e.cfg.Family == TRTLLM {
+		return nil
+	}
+	if e.cfg.Family == SGLang {
+		// Rank r's is at the first one's port + r, as its documents say; so there is one rank only.
+		if r.load, err = listen(ctx, zmtp.Config{Type: zmtp.PUB, Endpoint: at(0, i)}); err != nil {
+			return err
+		}
+	}
 	if e.cfg.Connect != "" {
 		host, port, err := net.SplitHostPort(e.cfg.Connect[len("tcp://"):])
 		if err != nil {
@@ -238,15 +279,41 @@ func (r *rank) repeat(ctx context.Context) {
 // tokens of each were taken from the cache.
 func (e *Engine) Serve(rank int, v Variant, prompts ...[]uint32) (cached []int) {
 	r := e.ranks[rank]
+	if e.cfg.Family == TRTLLM {
+		for _, p := range prompts { // one after the other, so that none gets copies
+			n, events := r.cache.serve(v, p)
+			cached = append(cached, n...)
+			r.gather(events, e.cfg.BlockSize)
+		}
+		return cached
+	}
 	cached, events := r.cache.serve(v, prompts...)
 	if r.pending {
 		events = append([]event{{cleared: true}}, events...)
 		r.pending = false
 	}
 	if len(events) > 0 {
-		r.publish(payload(events, e.cfg.BlockSize, rank, e.cfg.AsMaps, time.Now()))
+		if e.side != nil {
+			e.side.publish(rank, events, r.silent > 0)
+		}
+		r.publish(e.payload(events, rank))
 	}
 	return cached
+}
+
+// payload is a batch as the family writes it.
+func (e *Engine) payload(events []event, rank int) []byte {
+	if e.cfg.Family == SGLang {
+		return sglangPayload(events, e.cfg.BlockSize, rank, time.Now())
+	}
+	return payload(events, e.cfg.BlockSize, rank, e.cfg.AsMaps, time.Now())
+}
+
+// PublishLoad publishes a sample on a rank's load socket (SGLang).
+func (e *Engine) PublishLoad(rank, running, waiting, uncached int) error {
+	return e.ranks[rank].load.Send(context.Background(), [][]byte{
+		[]byte("load"), binary.BigEndian.AppendUint64(nil, 0), loadPayload(running, waiting, uncached, rank),
+	})
 }
 
 // Reset empties a rank's cache. Its next step says so.
@@ -295,6 +362,9 @@ func (e *Engine) Held(rank int) map[block.ID]int { return e.ranks[rank].cache.he
 // WaitSubscribers waits until each rank has one.
 func (e *Engine) WaitSubscribers(ctx context.Context) error {
 	for _, r := range e.ranks {
+		if r.pub == nil || e.cfg.Servicer != NoServicer {
+			continue // who listens is somebody else
+		}
 		if err := r.pub.WaitPeers(ctx, 1); err != nil {
 			return err
 		}
@@ -304,6 +374,9 @@ func (e *Engine) WaitSubscribers(ctx context.Context) error {
 
 // Events and Replay are where rank 0 publishes and repeats; Web is where the documents are.
 func (e *Engine) Events() string { return e.subs[0] }
+
+// GRPC is where the servicer is, host:port.
+func (e *Engine) GRPC() string { return e.grpc }
 
 // Replay is where rank 0 repeats.
 func (e *Engine) Replay() string { return e.reps[0] }
@@ -321,6 +394,13 @@ func (e *Engine) Crash() {
 		if r.router != nil {
 			r.router.Close()
 		}
+		if r.load != nil {
+			r.load.Close()
+		}
+	}
+	if e.side != nil {
+		e.side.stop()
+		e.side = nil
 	}
 	if e.http != nil {
 		_ = e.http.Close()
@@ -345,7 +425,17 @@ func (e *Engine) serve(ctx context.Context) error {
 	e.web = lis.Addr().String()
 	mux := http.NewServeMux()
 	cfg, since, life := e.cfg, e.since, e.life
-	if !cfg.Silent {
+	owner := "vllm"
+	switch cfg.Family {
+	case SGLang:
+		owner = "sglang"
+		e.serveSGLang(mux)
+	case TRTLLM:
+		owner = "tensorrt_llm"
+		e.serveTRTLLM(mux)
+	case VLLM:
+	}
+	if !cfg.Silent && cfg.Family == VLLM {
 		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = fmt.Fprintf(w, "process_start_time_seconds %.2f\n", float64(since.UnixMilli())/1e3+float64(life)/100)
 			for i := range cfg.Ranks {
@@ -356,7 +446,7 @@ func (e *Engine) serve(ctx context.Context) error {
 		})
 	}
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprintf(w, `{"data":[{"id":%q,"owned_by":"vllm"}]}`, cfg.Name)
+		_, _ = fmt.Fprintf(w, `{"data":[{"id":%q,"owned_by":%q}]}`, cfg.Name, owner)
 	})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
 	e.http = srv

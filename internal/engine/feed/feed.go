@@ -262,7 +262,8 @@ func (f *Feed[M]) Lost(now time.Time) {
 }
 
 // Retell says that the message with that number, the next one to come live, begins to tell anew all that the engine holds.
-// What is held is dropped for it, and what comes is Partial until Result.IsWhole says that it is all. Only without a replay.
+// What is held is dropped for it, and what comes is Partial until Result.IsWhole says that it is all, or Whole if it begins
+// with Config.First. Only without a replay.
 func (f *Feed[M]) Retell(sequence uint64) {
 	if f.trust != Unheard {
 		cause := Retold
@@ -271,8 +272,7 @@ func (f *Feed[M]) Retell(sequence uint64) {
 		}
 		f.begin(cause)
 	}
-	f.next = sequence
-	f.setTrust(Partial)
+	f.start(sequence)
 }
 
 // Live takes a published message.

@@ -69,14 +69,16 @@ func splitTopic(t []byte) (topic, epoch []byte) {
 // LoadStat is what SGLang publishes on its load socket: frames topic, sequence, payload like events.
 type LoadStat struct {
 	Running, Waiting    int // requests
-	Tokens, TotalTokens int // used, and room for
+	Tokens, TotalTokens int // used, and room for; no room: not known
 	Rank                int // attention data-parallel rank; -1: not said
+	WaitingUncached     int // prompt tokens still to be computed; -1: not said (before September 2026)
+	MaxRunning          int // requests that run at once at most; 0: not said
 }
 
 // DecodeLoadStat reads the payload of a load message.
 func DecodeLoadStat(payload []byte) (LoadStat, error) {
 	d := decoder{reader: reader{b: payload}}
-	s := LoadStat{Rank: -1}
+	s := LoadStat{Rank: -1, WaitingUncached: -1}
 	n, ok := d.array()
 	if !ok || n < 5 {
 		return LoadStat{}, ErrMalformed
@@ -90,11 +92,19 @@ func DecodeLoadStat(payload []byte) (LoadStat, error) {
 		}
 	}
 	for i := 5; i < n; i++ {
-		if i == 5 && !d.isNil() {
-			if !d.count(&s.Rank) {
-				return LoadStat{}, ErrMalformed
-			}
-		} else if i > 5 && !d.skip() {
+		var into *int
+		switch i {
+		case 5:
+			into = &s.Rank
+		case 6:
+			into = &s.WaitingUncached
+		case 8:
+			into = &s.MaxRunning
+		}
+		if isNil := d.isNil(); isNil {
+			continue
+		}
+		if into != nil && !d.count(into) || into == nil && !d.skip() {
 			return LoadStat{}, ErrMalformed
 		}
 	}

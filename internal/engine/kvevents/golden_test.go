@@ -307,7 +307,7 @@ func TestLoadStat(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, err := DecodeLoadStat(f.Payload)
-		if want := (LoadStat{7, 2, 15360, 131072, 0}); s != want || err != nil {
+		if want := (LoadStat{7, 2, 15360, 131072, 0, -1, 0}); s != want || err != nil {
 			t.Errorf("got %+v, %v, want %+v", s, err, want)
 		}
 		for n := range f.Payload {

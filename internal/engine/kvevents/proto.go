@@ -171,7 +171,7 @@ func (d *protoDecoder) event(m []byte) {
 		if !e.IsOwned && (last < 0 || b.Events[last].Kind != Cleared) { // else there is nothing that it could clear
 			b.Events = append(grow(b.Events, 1), e)
 		}
-	default:
+	case Unsaid, Moved, Created, numKinds: // that is Unsaid
 		if isOther {
 			b.Counts.UnknownEvents++
 		} else {
@@ -242,9 +242,9 @@ func (d *protoDecoder) numbers(f protoField, take func(uint64)) bool {
 			take(v)
 		}
 		return true
-	default:
-		return false
+	case protoFixed32, protoFixed64:
 	}
+	return false
 }
 
 // group reads an attention group's number.

@@ -82,21 +82,31 @@ func ParseSGLangServerInfo(body []byte) (Facts, error) {
 			Topic     string   `json:"topic"`
 			BlockSize *float64 `json:"block_size"`
 			DPSize    *float64 `json:"dp_size"`
+			Replay    *float64 `json:"replay_endpoint_port_base"`
+			Load      *float64 `json:"load_endpoint_port_base"`
+			LoadTopic string   `json:"load_topic"`
 		} `json:"kv_events"`
 	}
 	if err := json.Unmarshal(body, &doc); err != nil {
 		return Facts{}, fmt.Errorf("metrics: /server_info: %w", err)
 	}
 	f := Facts{Source: "/server_info"}
-	f.add(doc.ServedModelName)
-	f.add(doc.ModelPath)
+	f.AddModel(doc.ServedModelName)
+	f.AddModel(doc.ModelPath)
 	if doc.Events != nil { // what is hashed is a page of the events, which may not be the pool's
 		setFact(&f.BlockSize, whole(doc.Events.BlockSize))
 		setFact(&f.Ranks, whole(doc.Events.DPSize))
-		if port := whole(doc.Events.Port); port > 0 && port < 1<<16 && len(doc.Events.Host) <= maxName && len(doc.Events.Topic) <= maxName {
-			f.Events = "tcp://" + net.JoinHostPort(doc.Events.Host, strconv.Itoa(port))
-			f.Topic = doc.Events.Topic
+		host := strings.TrimSuffix(strings.TrimPrefix(doc.Events.Host, "["), "]")
+		at := func(port *float64, topic string) (string, string) {
+			p := whole(port)
+			if p < 1 || p >= 1<<16 || len(host) > maxName || len(topic) > maxName {
+				return "", ""
+			}
+			return "tcp://" + net.JoinHostPort(host, strconv.Itoa(p)), topic
 		}
+		f.Events, f.Topic = at(doc.Events.Port, doc.Events.Topic)
+		f.Replay, _ = at(doc.Events.Replay, "")
+		f.LoadSocket, f.LoadTopic = at(doc.Events.Load, doc.Events.LoadTopic)
 	}
 	setFact(&f.BlockSize, whole(doc.PageSize))
 	setFact(&f.Ranks, whole(doc.DPSize))
@@ -150,7 +160,7 @@ func ParseModels(body []byte) (Facts, error) {
 		if m.Parent != nil && *m.Parent != "" {
 			continue
 		}
-		f.add(m.ID)
+		f.AddModel(m.ID)
 		switch strings.ToLower(m.Owner) {
 		case "vllm":
 			f.Engine = VLLM
@@ -202,7 +212,8 @@ func ParseTRTLLMStats(body []byte) (r Reading, ok bool, err error) {
 	return r, len(doc) > 0, nil
 }
 
-func (f *Facts) add(name string) {
+// AddModel adds a name under which the base model is served; an empty or oversized one is not taken.
+func (f *Facts) AddModel(name string) {
 	r := Reading{Facts: *f}
 	r.setModel(name)
 	f.Models = r.Facts.Models

@@ -29,6 +29,8 @@ type Facts struct {
 	Events string
 	// Topic is what the events' first frame holds.
 	Topic string
+	// Replay is where rank 0 repeats events, and LoadSocket where it publishes its load, with LoadTopic in front (SGLang).
+	Replay, LoadSocket, LoadTopic string
 
 	// Started is when the serving process began, Unix seconds; 0: not said. It identifies the process and is compared with
 	// nothing else; under some set-ups it is the API server's and not the engine's.
@@ -61,6 +63,9 @@ func Merge(a, b Facts) (Facts, error) {
 	out.Ranks = merge(&m, "ranks", a.Ranks, b.Ranks)
 	out.Events = merge(&m, "events", a.Events, b.Events)
 	out.Topic = merge(&m, "topic", a.Topic, b.Topic)
+	out.Replay = merge(&m, "replay", a.Replay, b.Replay)
+	out.LoadSocket = merge(&m, "load", a.LoadSocket, b.LoadSocket)
+	out.LoadTopic = merge(&m, "load-topic", a.LoadTopic, b.LoadTopic)
 	out.Started = cmp.Or(a.Started, b.Started)
 	out.Models = m.models()
 	if m.err != nil {
@@ -71,11 +76,7 @@ func Merge(a, b Facts) (Facts, error) {
 }
 
 type merger struct {
-	a, b *Facts
-	// Started is when the serving process began, Unix seconds; 0: not said. It identifies the process and is compared with
-	// nothing else; under some set-ups it is the API server's and not the engine's.
-	Started float64
-
+	a, b    *Facts
 	sources map[string]string
 	err     error
 }

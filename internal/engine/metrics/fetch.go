@@ -26,7 +26,21 @@ type Fetcher struct {
 // Get reads a document, at most MaxBody of it. The error is ErrAbsent for what is not served, or names the status. An ORCA
 // report that came in the response's header is returned as it is, "" without one.
 func (f *Fetcher) Get(ctx context.Context, address string) (body []byte, orca string, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	return f.do(ctx, http.MethodGet, address, MaxBody)
+}
+
+// Drain gets what has gathered in an engine since it was asked the last time, and is gone by that: TensorRT-LLM's
+// /kv_cache_events, by POST or, as newer releases have it too, by GET. At most bytes of it.
+func (f *Fetcher) Drain(ctx context.Context, address string, most int) ([]byte, error) {
+	body, _, err := f.do(ctx, http.MethodPost, address, most)
+	if errors.Is(err, ErrAbsent) {
+		body, _, err = f.do(ctx, http.MethodGet, address, most)
+	}
+	return body, err
+}
+
+func (f *Fetcher) do(ctx context.Context, method, address string, most int) (body []byte, orca string, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, address, http.NoBody)
 	if err != nil {
 		return nil, "", fmt.Errorf("metrics: %w", err)
 	}
@@ -50,12 +64,12 @@ func (f *Fetcher) Get(ctx context.Context, address string) (body []byte, orca st
 	default:
 		return nil, "", fmt.Errorf("metrics: %s: %s", req.URL.Path, resp.Status)
 	}
-	body, err = io.ReadAll(io.LimitReader(resp.Body, MaxBody+1))
+	body, err = io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
 	if err != nil {
 		return nil, "", fmt.Errorf("metrics: %s: %w", req.URL.Path, err)
 	}
-	if len(body) > MaxBody {
-		return nil, "", fmt.Errorf("metrics: %s: more than %d bytes", req.URL.Path, MaxBody)
+	if len(body) > most {
+		return nil, "", fmt.Errorf("metrics: %s: more than %d bytes", req.URL.Path, most)
 	}
 	return body, resp.Header.Get(ORCAHeader), nil
 }

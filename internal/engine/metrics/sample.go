@@ -108,3 +108,25 @@ func (r *Reading) ratio(to **float64, v float64) {
 		*to = new(min(v, 1))
 	}
 }
+
+// Gauges is what a source said of one rank, before anybody looked whether it can be. nil: not said. See Sample.
+type Gauges struct {
+	Running, Waiting, WaitingPrefillTokens, UsedTokens, TotalTokens, Usage *float64
+}
+
+// Take adds what was said of a rank. What cannot be is counted as odd, and what is known already stays.
+func (r *Reading) Take(rank int, g Gauges) {
+	r.change(rank, func(s *Sample) {
+		r.told(&s.Running, g.Running)
+		r.told(&s.Waiting, g.Waiting)
+		r.told(&s.WaitingPrefillTokens, g.WaitingPrefillTokens)
+		r.told(&s.UsedTokens, g.UsedTokens)
+		r.told(&s.TotalTokens, g.TotalTokens)
+		if g.Usage != nil {
+			r.ratio(&s.Usage, *g.Usage)
+		}
+	})
+}
+
+// TakeFact sets a fact that is a count and was not said yet; what cannot be is not taken.
+func TakeFact(to *int, v float64) { setFact(to, whole(&v)) }
