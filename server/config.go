@@ -154,6 +154,13 @@ type Config struct {
 	// that compute ids need the same one (client.WithSecret); those that send tokens do not. Empty: none. It is never
 	// logged or shown.
 	Secret string
+	// DataDir is a folder of this process's own, in which what is known of the fleet and its blocks is kept over a restart:
+	// the server is ready once it has loaded that, and restored workers are STALE until they have spoken. Empty: nothing is
+	// kept.
+	DataDir string
+	// SnapshotInterval is how often that is saved; an orderly end saves it once more. What was reported since the last time
+	// is lost in a crash, and told again by the workers' snapshots. 0: 1 min; at least 1 s.
+	SnapshotInterval time.Duration
 	// StaleCredit is the share of a target's blocks that still counts when its reports are stale, above 0 to 1.
 	// 0: 0.5.
 	StaleCredit float64
@@ -208,6 +215,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxWorkers, 16_384)
 	setDefault(&c.MaxBlocks, 64<<20)
 	setDefault(&c.MaxEngineHashes, 8<<20)
+	setDefault(&c.SnapshotInterval, time.Minute)
 	setDefault(&c.StaleCredit, 0.5)
 	return c
 }

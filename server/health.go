@@ -21,7 +21,9 @@ const (
 	healthLiveness = "liveness"
 	// healthFleet: ExpectedWorkers workers have had fresh block reports at one moment since the start.
 	healthFleet = "fleet"
-	// healthReadiness: send traffic here. Serving, not draining, and fleet well.
+	// healthIndex: what was saved before the start is in force; at once where nothing is.
+	healthIndex = "index"
+	// healthReadiness: send traffic here. Serving, not draining, fleet and index well.
 	healthReadiness = "readiness"
 	// healthServer is the server as a whole: the same as readiness.
 	healthServer = ""
@@ -31,7 +33,7 @@ const (
 // even before the fleet is well: workers must be able to report for it to become so.
 func components() []string {
 	return []string{
-		healthLiveness, healthReadiness, healthFleet,
+		healthLiveness, healthReadiness, healthFleet, healthIndex,
 		kvoraclev1.RouteService_ServiceDesc.ServiceName, kvoraclev1.FleetService_ServiceDesc.ServiceName, extproc.Name,
 		healthServer,
 	}
@@ -48,7 +50,8 @@ type board struct {
 	mu                sync.Mutex
 	isServing         bool
 	isDraining        bool
-	fresh, most, want int // workers with fresh reports now, the most ever, and those wanted
+	isLoaded          bool // what was saved is in force
+	fresh, most, want int  // workers with fresh reports now, the most ever, and those wanted
 	up                map[string]bool
 }
 
@@ -62,6 +65,9 @@ func newBoard(expectedWorkers int, log *slog.Logger) *board {
 
 // serving says that calls are answered.
 func (b *board) serving() { b.change(func() { b.isServing = true }) }
+
+// loaded says that what was saved is in force.
+func (b *board) loaded() { b.change(func() { b.isLoaded = true }) }
 
 // draining says that the server is going.
 func (b *board) draining() { b.change(func() { b.isDraining = true }) }
@@ -100,13 +106,16 @@ func (b *board) change(edit func()) {
 	edit()
 	answering := b.isServing && !b.isDraining
 	warm := b.isServing && b.most >= b.want
+	loaded := b.isServing && b.isLoaded
+	ready := answering && warm && loaded
 	b.set(healthLiveness, b.isServing)
 	b.set(healthFleet, warm)
+	b.set(healthIndex, loaded)
 	b.set(kvoraclev1.RouteService_ServiceDesc.ServiceName, answering)
 	b.set(kvoraclev1.FleetService_ServiceDesc.ServiceName, answering)
-	b.set(healthReadiness, answering && warm)
-	b.set(extproc.Name, answering && warm) // a proxy does better by its own rules until we know the fleet
-	b.set(healthServer, answering && warm)
+	b.set(healthReadiness, ready)
+	b.set(extproc.Name, ready) // a proxy does better by its own rules until we know the fleet
+	b.set(healthServer, ready)
 }
 
 // set shows one component. mu is held.

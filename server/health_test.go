@@ -64,9 +64,9 @@ func TestComponentsStartUnwellAndFollowTheFacts(t *testing.T) {
 	r.expect("at first")
 	b := r.s.health
 	b.serving()
-	r.expect("serving", append(services, "liveness")...)
+	r.expect("serving", append(services, "liveness", "index")...)
 	b.workers(1)
-	r.expect("one of two", append(services, "liveness")...)
+	r.expect("one of two", append(services, "liveness", "index")...)
 	if code, text := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "fleet: not serving (1 of 2 expected workers fresh)") {
 		t.Errorf("readyz: %d, %q", code, text)
 	}
@@ -74,14 +74,14 @@ func TestComponentsStartUnwellAndFollowTheFacts(t *testing.T) {
 		t.Errorf("healthz: %d", code)
 	}
 	b.workers(2)
-	r.expect("two of two", append(services, "liveness", "fleet", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "")...)
+	r.expect("two of two", append(services, "liveness", "fleet", "index", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "")...)
 	b.workers(0)
-	r.expect("warm stays warm", append(services, "liveness", "fleet", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "")...)
+	r.expect("warm stays warm", append(services, "liveness", "fleet", "index", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "")...)
 	if code, text := r.get("/readyz"); code != http.StatusOK || !strings.Contains(text, "readiness: serving\n") {
 		t.Errorf("readyz: %d, %q", code, text)
 	}
 	b.draining()
-	r.expect("draining", "liveness", "fleet")
+	r.expect("draining", "liveness", "fleet", "index")
 	b.ended()
 	r.expect("ended")
 	if code, _ := r.get("/healthz"); code != http.StatusServiceUnavailable {
@@ -93,11 +93,11 @@ func TestComponentsStartUnwellAndFollowTheFacts(t *testing.T) {
 		got = append(got, line["component"].(string)+" "+line["status"].(string))
 	}
 	want := []string{
-		"liveness SERVING", "kvoracle.v1.RouteService SERVING", "kvoracle.v1.FleetService SERVING",
+		"liveness SERVING", "index SERVING", "kvoracle.v1.RouteService SERVING", "kvoracle.v1.FleetService SERVING",
 		"fleet SERVING", "readiness SERVING", "envoy.service.ext_proc.v3.ExternalProcessor SERVING", "server SERVING",
 		"kvoracle.v1.RouteService NOT_SERVING", "kvoracle.v1.FleetService NOT_SERVING", "readiness NOT_SERVING",
 		"envoy.service.ext_proc.v3.ExternalProcessor NOT_SERVING", "server NOT_SERVING",
-		"liveness NOT_SERVING", "fleet NOT_SERVING",
+		"liveness NOT_SERVING", "fleet NOT_SERVING", "index NOT_SERVING",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("transitions logged:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -123,5 +123,5 @@ func (s *Server) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	return errors.Join(append(errs, s.tel.Shutdown(ctx))...)
+	return errors.Join(append(errs, s.warm.close(), s.tel.Shutdown(ctx))...)
 }

@@ -26,6 +26,9 @@ func (r *routeService) ReportBlocks(stream kvoraclev1.RouteService_ReportBlocksS
 	if err := r.s.guard.mayReport(ctx, hello.Spec.Worker); err != nil {
 		return err
 	}
+	if err := r.s.warm.wait(ctx); err != nil {
+		return toStatus(err)
+	}
 	session, accepted, err := r.s.oracle.OpenBlocks(hello, time.Now())
 	if err != nil {
 		return toStatus(err)

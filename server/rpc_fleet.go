@@ -31,14 +31,18 @@ func (f *fleetService) show(name string) (*kvoraclev1.Worker, error) {
 }
 
 // RegisterWorker implements FleetService.
-func (f *fleetService) RegisterWorker(_ context.Context, m *kvoraclev1.RegisterWorkerRequest) (*kvoraclev1.RegisterWorkerResponse, error) {
+func (f *fleetService) RegisterWorker(ctx context.Context, m *kvoraclev1.RegisterWorkerRequest) (*kvoraclev1.RegisterWorkerResponse, error) {
 	spec, err := wire.DecodeSpec(m.GetSpec(), "spec")
 	if err != nil {
+		return nil, toStatus(err)
+	}
+	if err := f.s.warm.wait(ctx); err != nil {
 		return nil, toStatus(err)
 	}
 	if _, err := f.s.oracle.Register(spec, time.Now()); err != nil {
 		return nil, toStatus(err)
 	}
+	f.s.warm.changed()
 	w, err := f.show(spec.Worker)
 	return &kvoraclev1.RegisterWorkerResponse{Worker: w}, err
 }
@@ -106,38 +110,50 @@ func unservedRPC(name string) error {
 }
 
 // DrainWorker implements FleetService.
-func (f *fleetService) DrainWorker(_ context.Context, m *kvoraclev1.DrainWorkerRequest) (*kvoraclev1.DrainWorkerResponse, error) {
+func (f *fleetService) DrainWorker(ctx context.Context, m *kvoraclev1.DrainWorkerRequest) (*kvoraclev1.DrainWorkerResponse, error) {
 	if err := wire.WorkerName(m.GetWorkerId()); err != nil {
+		return nil, toStatus(err)
+	}
+	if err := f.s.warm.wait(ctx); err != nil {
 		return nil, toStatus(err)
 	}
 	if _, err := f.s.oracle.Drain(m.GetWorkerId(), !m.GetUndo()); err != nil {
 		return nil, toStatus(err)
 	}
+	f.s.warm.changed()
 	w, err := f.show(m.GetWorkerId())
 	return &kvoraclev1.DrainWorkerResponse{Worker: w}, err
 }
 
 // RemoveWorker implements FleetService.
-func (f *fleetService) RemoveWorker(_ context.Context, m *kvoraclev1.RemoveWorkerRequest) (*kvoraclev1.RemoveWorkerResponse, error) {
+func (f *fleetService) RemoveWorker(ctx context.Context, m *kvoraclev1.RemoveWorkerRequest) (*kvoraclev1.RemoveWorkerResponse, error) {
 	if err := wire.WorkerName(m.GetWorkerId()); err != nil {
+		return nil, toStatus(err)
+	}
+	if err := f.s.warm.wait(ctx); err != nil {
 		return nil, toStatus(err)
 	}
 	blocks, bookings, err := f.s.oracle.Remove(m.GetWorkerId())
 	if err != nil {
 		return nil, toStatus(err)
 	}
+	f.s.warm.changed()
 	return &kvoraclev1.RemoveWorkerResponse{DroppedBlocks: uint64(blocks), ReleasedBookings: uint32(bookings)}, nil
 }
 
 // InvalidateWorker implements FleetService.
-func (f *fleetService) InvalidateWorker(_ context.Context, m *kvoraclev1.InvalidateWorkerRequest) (*kvoraclev1.InvalidateWorkerResponse, error) {
+func (f *fleetService) InvalidateWorker(ctx context.Context, m *kvoraclev1.InvalidateWorkerRequest) (*kvoraclev1.InvalidateWorkerResponse, error) {
 	if err := wire.WorkerName(m.GetWorkerId()); err != nil {
+		return nil, toStatus(err)
+	}
+	if err := f.s.warm.wait(ctx); err != nil {
 		return nil, toStatus(err)
 	}
 	blocks, err := f.s.oracle.Invalidate(m.GetWorkerId())
 	if err != nil {
 		return nil, toStatus(err)
 	}
+	f.s.warm.changed()
 	return &kvoraclev1.InvalidateWorkerResponse{DroppedBlocks: uint64(blocks)}, nil
 }
 

@@ -54,6 +54,7 @@ func (s *Server) serve(ctx context.Context) error {
 		g.Go(s.serveHTTP)
 	}
 	g.Go(func() error { s.janitor(over); return nil })
+	g.Go(func() error { s.warm.run(over); return nil })
 	g.Go(func() error { s.reloader(over); return nil })
 	g.Go(func() error {
 		<-ctx.Done()
@@ -61,7 +62,7 @@ func (s *Server) serve(ctx context.Context) error {
 		s.drain()
 		return nil
 	})
-	err := g.Wait()
+	err := errors.Join(g.Wait(), s.warm.close())
 
 	// The context that ended the server would end the last export too.
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)

@@ -66,6 +66,7 @@ type Server struct {
 	audit     *auditor
 	certs     *certs.Source // nil: no TLS
 	access    *access.File  // nil: nobody has to say who they are
+	warm      *warm         // nil: nothing is kept over a restart
 	sheds     atomic.Uint64 // calls refused by it and not logged yet
 	reloading sync.Mutex    // one reload at a time; taken before the locks of what is reloaded
 
@@ -157,6 +158,9 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 	}
 	s.grpc = s.newGRPC(o.services)
 	if s.door, err = s.newDoor(); err != nil {
+		return nil, errors.Join(err, tel.Shutdown(context.Background()))
+	}
+	if s.warm, err = s.openWarm(); err != nil {
 		return nil, errors.Join(err, tel.Shutdown(context.Background()))
 	}
 	return s, nil

@@ -152,6 +152,7 @@ func (f *faults) durations(c *Config) {
 		least time.Duration
 	}{
 		{"KeepaliveTime", c.KeepaliveTime, time.Second},
+		{"SnapshotInterval", c.SnapshotInterval, time.Second},
 		{"FirstMessageTimeout", c.FirstMessageTimeout, 0},
 		{"KeepaliveTimeout", c.KeepaliveTimeout, 0},
 		{"KeepaliveMinTime", c.KeepaliveMinTime, 0},

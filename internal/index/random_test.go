@@ -57,6 +57,9 @@ func TestRandomOperationsEqualTwin(t *testing.T) {
 				if i%50 == 0 {
 					s.compareAll()
 				}
+				if i%200 == 100 {
+					s.compareExport()
+				}
 			}
 			s.finish()
 			for k, v := range s.counts {
@@ -66,7 +69,7 @@ func TestRandomOperationsEqualTwin(t *testing.T) {
 	}
 	// A comparison that never met a case says nothing about it.
 	for _, k := range []string{
-		"none", "self_parent", "parent_conflict", "orphans_full", "capacity", "orphan", "stored", "repeated", "removed", "matches", "continued", "evicted", "restored",
+		"none", "self_parent", "parent_conflict", "orphans_full", "capacity", "orphan", "stored", "repeated", "removed", "matches", "continued", "evicted", "restored", "rebuilt",
 	} {
 		if counts[k] < least {
 			t.Errorf("only %d of %q in %d operations", counts[k], k, histories*steps)

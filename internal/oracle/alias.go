@@ -25,6 +25,12 @@ type (
 	Outcome = load.Outcome
 	// Digest sums up a set of block ids.
 	Digest = index.Digest
+	// Contents is what a rank holds, copied.
+	Contents = index.Contents
+	// BlockRun is a piece of a chain of blocks that are held alike.
+	BlockRun = index.Run
+	// BlockParent is what such a piece follows.
+	BlockParent = index.Parent
 	// EngineHash is an engine's own name of a block.
 	EngineHash = edge.Hash
 	// ChoiceReason says what decided.

@@ -81,6 +81,7 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 		// It does not remember what it has sent: the numbering began again.
 		f.await(ResyncRenumbered)
 	}
+	f.greet(h.NextSequence)
 	f.sign()
 	return s, Accepted{ResumeFrom: f.applied + 1, SnapshotRequired: f.awaiting, Confidence: f.confidence(now)}, nil
 }
@@ -155,6 +156,7 @@ func (s *BlockSession) Batch(seq, fingerprint uint64, ops []Op, now time.Time) (
 		refusals, reason = s.apply(f.ledger, f.names, seq, ops, &d)
 		f.freed.Add(d.Removed)
 		f.applied, f.doubtful = seq, s.doubtful
+		f.isUnverified = f.isUnverified && seq < f.completeAt
 		f.recent[seq%fingerprints].seq, f.recent[seq%fingerprints].contents = seq, fingerprint
 		if reason != ResyncNone {
 			resync = f.await(reason)

@@ -18,6 +18,7 @@
 //   - one cause asks for one snapshot: while one is awaited nothing else is asked for and no batch is applied;
 //   - guesses (what prompts under way will leave in a cache) live in a tree of their own and never become facts; so does
 //     what is guessed of targets that do not report, which ends with their first report;
+//   - what was restored from a former process (save.go) is STALE until its reporter has said that it goes on from there;
 //   - a target that had to give up blocks at the memory limit says so, and is asked for a snapshot only when there is room.
 //
 // Lock order: lives, then rosterMu, then feedsMu; lives, then a feed's mu, then the rooms' own locks; deciding, then the

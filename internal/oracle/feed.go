@@ -35,14 +35,17 @@ type feed struct {
 	applied     uint64 // highest batch applied in this incarnation
 	awaiting    bool   // a snapshot was asked for
 	doubtful    bool   // whoever reports has said that it may be wrong
-	session     *BlockSession
-	lostAt      time.Time // end of the last stream; zero while one is open or none ever was
-	gone        bool      // the worker was removed or reborn
-	trust       trust
-	evicted     evictions // what acks have told of them
-	restoring   restoring
-	approx      [numForms]*approx // nil: nothing is guessed, as of tokens in every target that reports
-	recent      [fingerprints]struct{ seq, contents uint64 }
+	// isUnverified: it was restored, and its reporter has not yet confirmed all of it; that is so from batch completeAt on.
+	isUnverified bool
+	completeAt   uint64
+	session      *BlockSession
+	lostAt       time.Time // end of the last stream; zero while one is open or none ever was
+	gone         bool      // the worker was removed or reborn
+	trust        trust
+	evicted      evictions // what acks have told of them
+	restoring    restoring
+	approx       [numForms]*approx // nil: nothing is guessed, as of tokens in every target that reports
+	recent       [fingerprints]struct{ seq, contents uint64 }
 
 	// What decisions read without waiting for a batch to be applied.
 	steady    *atomic.Uint64 // its bit says whether what it reported counts in full; see steadiness
@@ -58,12 +61,13 @@ type feed struct {
 
 // signs is the part of a feed's state that confidence is made of. It never changes.
 type signs struct {
-	spoke    bool // some stream was opened in this life
-	awaiting bool
-	doubtful bool
-	shown    *index.Ledger // nil: none is visible
-	open     bool          // a stream is open
-	lostAt   time.Time
+	spoke      bool // some stream was opened in this life
+	awaiting   bool
+	doubtful   bool
+	unverified bool
+	shown      *index.Ledger // nil: none is visible
+	open       bool          // a stream is open
+	lostAt     time.Time
 }
 
 // await stops applying until a snapshot comes.
@@ -92,7 +96,7 @@ func (f *feed) show(l *index.Ledger, n *edge.Translator) {
 	if f.names = n; n != nil {
 		n.Limit()
 	}
-	f.awaiting = false
+	f.awaiting, f.isUnverified = false, false
 	f.evicted.publish()
 	f.restoring.owed = 0
 	clear(f.recent[:])
@@ -142,12 +146,12 @@ func (f *feed) kick(cause *Error) {
 // sign publishes what confidence is made of. The feed is locked.
 func (f *feed) sign() {
 	next := signs{
-		spoke: f.incarnation != 0, awaiting: f.awaiting, doubtful: f.doubtful, shown: f.ledger,
-		open: f.session != nil, lostAt: f.lostAt,
+		spoke: f.incarnation != 0, awaiting: f.awaiting, doubtful: f.doubtful, unverified: f.isUnverified,
+		shown: f.ledger, open: f.session != nil, lostAt: f.lostAt,
 	}
 	if old := f.signs.Load(); old == nil || *old != next {
 		f.signs.Store(&next)
-		f.setSteady(next.spoke && !next.awaiting && !next.doubtful && next.open)
+		f.setSteady(next.spoke && !next.awaiting && !next.doubtful && !next.unverified && next.open)
 	}
 }
 
@@ -182,7 +186,7 @@ func (f *feed) confidence(now time.Time) BlockConfidence {
 		return Silent
 	case s.awaiting && s.shown == nil:
 		return Warming
-	case s.awaiting, s.doubtful:
+	case s.awaiting, s.doubtful, s.unverified:
 		return Stale
 	case !s.open && now.Sub(s.lostAt) > f.o.cfg.StreamGrace:
 		return Stale

@@ -23,6 +23,8 @@ type instruments struct {
 	decisionDuration, matchedShare, firstToken, firstTokenDistance metric.Float64Histogram
 	cachedDistance                                                 metric.Int64Histogram
 	closed, reloads                                                metric.Int64Counter
+	saves, saveBytes, loads                                        metric.Int64Counter
+	saveDuration                                                   metric.Float64Histogram
 }
 
 // builder makes instruments by name from the table's rows and remembers what went wrong.
@@ -116,6 +118,10 @@ func newInstruments(b *builder) instruments {
 		unobserved:         b.counter(mUnobserved),
 		closed:             b.counter(mClosed),
 		reloads:            b.counter(mReloads),
+		saves:              b.counter(mSaves),
+		saveDuration:       b.histogram(mSaveDuration),
+		saveBytes:          b.counter(mSaveBytes),
+		loads:              b.counter(mLoads),
 		tokenized:          b.counter(mTokenized),
 		shadows:            b.counter(mShadow),
 		shadowCost:         b.histogram(mShadowCost),

@@ -45,6 +45,10 @@ const (
 	mPanics           = "kvoracle.panics"
 	mClosed           = "kvoracle.connections.closed"
 	mReloads          = "kvoracle.reloads"
+	mSaves            = "kvoracle.index.saves"
+	mSaveDuration     = "kvoracle.index.save.duration"
+	mSaveBytes        = "kvoracle.index.save.bytes"
+	mLoads            = "kvoracle.index.loads"
 
 	mPicked     = "kvoracle.extproc.requests"
 	mPrompted   = "kvoracle.extproc.prompts"
@@ -140,6 +144,10 @@ func Instruments() []Instrument {
 		{mPanics, Counter, "{panic}", "Handlers that panicked: each is a bug.", []string{kRPC}, nil},
 		{mClosed, Counter, "{connection}", "Connections closed because there were too many: full (all together), or idle (the oldest of those that had made no call).", []string{kReason}, nil},
 		{mReloads, Counter, "{reload}", "What had changed and was read again: the certificate with its authorities, the access file, or the settings (config); applied, or refused, when the former stays in force.", []string{kFile, kOutcome}, nil},
+		{mSaves, Counter, "{save}", "Times that what is known of the fleet was written to the data folder, or was not: written or failed.", []string{kOutcome}, nil},
+		{mSaveDuration, Histogram, "s", "Time of such a save, from the first worker to the file's being safe on the disk.", nil, slow},
+		{mSaveBytes, Counter, "By", "Bytes written by such saves.", nil, nil},
+		{mLoads, Counter, "{file}", "Files looked at to begin where the process before has ended: loaded, or refused (not whole, damaged, of another version or deployment); nothing when there was none, failed when the folder could not be read.", []string{kOutcome}, nil},
 
 		{mPicked, Counter, "{request}", "HTTP requests that Envoy asked about, by what it was told: decided; in_turn (no prompt to look at); unparsed, unknown_model, late or failed (they went on without a choice); no_endpoint (503), shed (429), too_large (413); abandoned (gone before there was an answer).", []string{kOutcome}, nil},
 		{mPrompted, Counter, "{prompt}", "Prompts decided for Envoy, by what they were known by: token ids in the body, a tokenizer, or their text.", []string{kSource}, nil},

@@ -95,7 +95,8 @@ const (
 	BlockConfidence_BLOCK_CONFIDENCE_FRESH BlockConfidence = 1
 	// A first snapshot is under way; what is known may be a part.
 	BlockConfidence_BLOCK_CONFIDENCE_WARMING BlockConfidence = 2
-	// A gap, a digest mismatch or a stream lost for longer than the grace. Overlap is discounted, not thrown away.
+	// A gap, a digest mismatch, a stream lost for longer than the grace, or restored from a file and not yet confirmed by its
+	// reporter. Overlap is discounted, not thrown away.
 	BlockConfidence_BLOCK_CONFIDENCE_STALE BlockConfidence = 3
 	// The target never reported blocks. Its cache is unknown, which is not the same as empty.
 	BlockConfidence_BLOCK_CONFIDENCE_SILENT BlockConfidence = 4

@@ -99,6 +99,10 @@ func (s *settings) groups() []group {
 			{"max-blocks", "blocks in the index, each once per target, 12 to 16 bytes", number(&s.MaxBlocks)},
 			{"max-engine-hashes", "engine hashes kept for workers that name blocks by them, 100 bytes", number(&s.MaxEngineHashes)},
 		}},
+		{"What outlives it", []setting{
+			{"data-dir", "folder of its own to keep the index in over a restart; empty: none", str(&s.DataDir)},
+			{"snapshot-interval", "how often the index is saved there", span(&s.SnapshotInterval)},
+		}},
 		{"Envoy and other HTTP gateways", []setting{
 			{"ext-proc-max-body", "longest body that Envoy may send; 0: what fits a message", number(&s.ExtProcMaxBody)},
 			{"ext-proc-body-timeout", "how long a streamed body may take to come", span(&s.ExtProcBodyTimeout)},
