@@ -128,6 +128,19 @@ func (s *Server) rescued(ctx context.Context, req any, handler grpc.UnaryHandler
 	return resp, err
 }
 
+// rescuedLoop is the same for what a stream's handler leaves to another goroutine, where its own recovery sees nothing.
+func (s *Server) rescuedLoop(ctx context.Context, f func() error) (err error) {
+	finished := false
+	defer func() {
+		if !finished {
+			err = s.recovered(ctx, recover())
+		}
+	}()
+	err = f()
+	finished = true
+	return err
+}
+
 // recovered makes an error of a panic. The panic's text may hold anything, so it goes to the log and not to the peer.
 func (s *Server) recovered(ctx context.Context, p any) error {
 	rpc, _ := grpc.Method(ctx)

@@ -14,12 +14,11 @@ import (
 // ReportBlocks implements RouteService: hello, then messages one by one, each acknowledged.
 func (r *routeService) ReportBlocks(stream kvoraclev1.RouteService_ReportBlocksServer) error {
 	ctx := stream.Context()
-	in := receive(ctx, stream.Recv)
-	first := <-in
-	if first.isEnd() {
-		return ended(first.err)
+	first, err := stream.Recv()
+	if err != nil {
+		return ended(err)
 	}
-	hello, err := decodeBlocksHello(first.value)
+	hello, err := decodeBlocksHello(first)
 	if err != nil {
 		return toStatus(err)
 	}
@@ -41,31 +40,29 @@ func (r *routeService) ReportBlocks(stream kvoraclev1.RouteService_ReportBlocksS
 		return err
 	}
 	b := blockStream{r: r, hello: hello, session: session, prints: wire.NewFingerprinter(r.s.printSeed), shape: wire.ShapeOf(hello)}
+	in := readEach(ctx, r.s, stream.Recv, func(m *kvoraclev1.ReportBlocksRequest) error {
+		ack, err := b.apply(m)
+		if err != nil {
+			return toStatus(err)
+		}
+		return b.send(ctx, stream, &ack)
+	})
+	defer in.close()
 	leave := r.s.leaving()
 	defer leave.stop()
 	for {
 		select {
-		case m := <-in:
-			if m.isEnd() {
-				return ended(m.err)
-			}
-			ack, err := b.apply(m.value)
-			if err != nil {
-				return toStatus(err)
-			}
-			if err := b.send(ctx, stream, &ack); err != nil {
-				return err
-			}
+		case err := <-in.over:
+			return err
 		case <-session.Kicked():
 			return toStatus(session.Cause())
 		case resync := <-session.Resyncs():
-			if err := stream.Send(wire.EncodeResync(resync)); err != nil {
+			if err := in.send(func() error { return stream.Send(wire.EncodeResync(resync)) }); err != nil {
 				return err
 			}
 		case <-leave.going:
-			if err := stream.Send(&kvoraclev1.ReportBlocksResponse{
-				Message: &kvoraclev1.ReportBlocksResponse_GoAway{GoAway: leave.notice()},
-			}); err != nil {
+			bye := &kvoraclev1.ReportBlocksResponse{Message: &kvoraclev1.ReportBlocksResponse_GoAway{GoAway: leave.notice()}}
+			if err := in.send(func() error { return stream.Send(bye) }); err != nil {
 				return err
 			}
 		case <-leave.over:

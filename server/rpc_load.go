@@ -10,12 +10,11 @@ import (
 
 // ReportLoad implements RouteService: hello, then samples, each answered with what is believed now.
 func (r *routeService) ReportLoad(stream kvoraclev1.RouteService_ReportLoadServer) error {
-	in := receive(stream.Context(), stream.Recv)
-	first := <-in
-	if first.isEnd() {
-		return ended(first.err)
+	first, err := stream.Recv()
+	if err != nil {
+		return ended(err)
 	}
-	hello, ok := first.value.GetMessage().(*kvoraclev1.ReportLoadRequest_Hello)
+	hello, ok := first.GetMessage().(*kvoraclev1.ReportLoadRequest_Hello)
 	if !ok {
 		return toStatus(unexpected("message", "want hello first"))
 	}
@@ -30,34 +29,34 @@ func (r *routeService) ReportLoad(stream kvoraclev1.RouteService_ReportLoadServe
 	if err != nil {
 		return toStatus(err)
 	}
+	var applied, ignored uint64 // guarded by the inbox
+	in := readEach(stream.Context(), r.s, stream.Recv, func(m *kvoraclev1.ReportLoadRequest) error {
+		sample, ok := m.GetMessage().(*kvoraclev1.ReportLoadRequest_Sample)
+		if !ok {
+			return toStatus(unexpected("message", "want sample"))
+		}
+		belief, err := session.Sample(wire.DecodeSample(sample.Sample), time.Now())
+		if err != nil {
+			return toStatus(err)
+		}
+		if belief.Ignored {
+			ignored++
+		} else {
+			applied++
+		}
+		return stream.Send(wire.EncodeBelief(belief, applied, ignored))
+	})
+	defer in.close()
 	leave := r.s.leaving()
 	defer leave.stop()
-	var applied, ignored uint64
 	for {
 		select {
-		case m := <-in:
-			if m.isEnd() {
-				return ended(m.err)
-			}
-			sample, ok := m.value.GetMessage().(*kvoraclev1.ReportLoadRequest_Sample)
-			if !ok {
-				return toStatus(unexpected("message", "want sample"))
-			}
-			belief, err := session.Sample(wire.DecodeSample(sample.Sample), time.Now())
-			if err != nil {
-				return toStatus(err)
-			}
-			if belief.Ignored {
-				ignored++
-			} else {
-				applied++
-			}
-			if err := stream.Send(wire.EncodeBelief(belief, applied, ignored)); err != nil {
-				return err
-			}
+		case err := <-in.over:
+			return err
 		case <-leave.going:
-			if err := stream.Send(&kvoraclev1.ReportLoadResponse{
-				AppliedSamples: applied, IgnoredSamples: ignored, GoAway: leave.notice(),
+			bye := leave.notice()
+			if err := in.send(func() error {
+				return stream.Send(&kvoraclev1.ReportLoadResponse{AppliedSamples: applied, IgnoredSamples: ignored, GoAway: bye})
 			}); err != nil {
 				return err
 			}

@@ -14,12 +14,11 @@ import (
 // ReportProgress implements RouteService: hello, then steps of requests, acknowledged cumulatively. A malformed step is
 // counted and the stream goes on; a gap in the numbering ends it, since steps were lost.
 func (r *routeService) ReportProgress(stream kvoraclev1.RouteService_ReportProgressServer) error {
-	in := receive(stream.Context(), stream.Recv)
-	first := <-in
-	if first.isEnd() {
-		return ended(first.err)
+	first, err := stream.Recv()
+	if err != nil {
+		return ended(err)
 	}
-	hello, ok := first.value.GetMessage().(*kvoraclev1.ReportProgressRequest_Hello)
+	hello, ok := first.GetMessage().(*kvoraclev1.ReportProgressRequest_Hello)
 	if !ok {
 		return toStatus(unexpected("message", "want hello first"))
 	}
@@ -32,29 +31,26 @@ func (r *routeService) ReportProgress(stream kvoraclev1.RouteService_ReportProgr
 		return toStatus(err)
 	}
 	defer func() { session.Close(time.Now()) }()
-	ack := &kvoraclev1.ReportProgressResponse{AckedSequence: first.value.GetSequence()}
+	ack := &kvoraclev1.ReportProgressResponse{AckedSequence: first.GetSequence()}
 	if err := stream.Send(ack); err != nil {
 		return err
 	}
-	for {
-		select {
-		case m := <-in:
-			if m.isEnd() {
-				return ended(m.err)
-			}
-			if want := ack.GetAckedSequence() + 1; m.value.GetSequence() != want {
-				return toStatus(oracle.Fault(oracle.InvalidArgument, oracle.ReasonFieldInvalid, "sequence",
-					fmt.Sprint(m.value.GetSequence()), fmt.Sprintf("want %d", want)))
-			}
-			r.step(stream.Context(), m.value, gateway, ack)
-			ack.AckedSequence = m.value.GetSequence()
-			if err := stream.Send(ack); err != nil {
-				return err
-			}
-		case <-r.s.going:
-			// The bookings stay; what was not acknowledged is the gateway's to send again.
-			return toStatus(oracle.Fault(oracle.Unavailable, oracle.ReasonDraining, "", "", "the server is going; reconnect"))
+	in := readEach(stream.Context(), r.s, stream.Recv, func(m *kvoraclev1.ReportProgressRequest) error {
+		if want := ack.GetAckedSequence() + 1; m.GetSequence() != want {
+			return toStatus(oracle.Fault(oracle.InvalidArgument, oracle.ReasonFieldInvalid, "sequence",
+				fmt.Sprint(m.GetSequence()), fmt.Sprintf("want %d", want)))
 		}
+		r.step(stream.Context(), m, gateway, ack)
+		ack.AckedSequence = m.GetSequence()
+		return stream.Send(ack)
+	})
+	defer in.close()
+	select {
+	case err := <-in.over:
+		return err
+	case <-r.s.going:
+		// The bookings stay; what was not acknowledged is the gateway's to send again.
+		return toStatus(oracle.Fault(oracle.Unavailable, oracle.ReasonDraining, "", "", "the server is going; reconnect"))
 	}
 }
 

@@ -125,7 +125,7 @@ func (r *routeService) decide(ctx context.Context, q *transport.Question) (*orac
 func (r *routeService) answerAll(stream grpc.ServerStream) error {
 	x := &exchange{r: r, stream: stream}
 	ended := make(chan error, 1)
-	go func() { ended <- x.run() }()
+	go func() { ended <- r.s.rescuedLoop(stream.Context(), x.run) }()
 	leave := r.s.leaving()
 	defer leave.stop()
 	for {

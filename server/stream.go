@@ -2,43 +2,65 @@ package server
 
 import (
 	"context"
+	"io"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
-// received is one message of a peer, or the end of them.
-type received[M any] struct {
-	value M
-	err   error
-	at    time.Time
+// inbox is a long stream whose messages are handled where they are read, in a goroutine of their own, so that none is handed
+// from one goroutine to another; the stream's handler waits meanwhile for everything else.
+type inbox struct {
+	// over gives what ended the messages, once: nil after a half-close.
+	over <-chan error
+
+	mu       sync.Mutex // held while a message is handled or sent: gRPC sends one at a time
+	isClosed bool
 }
 
-// isEnd says that there is no message and none will follow. What a closed channel gives is an end too.
-func (m received[M]) isEnd() bool { return m.err != nil || m.at.IsZero() }
-
-// receive reads a stream's messages in a goroutine of their own, so that the handler can wait for other things too. The
-// goroutine ends with the messages or with the stream's context, which grpc cancels when the handler returns; the channel
-// is closed then, so that a handler still waiting is not left behind. At most one message is read ahead: flow control
-// goes on holding back a peer that is too fast.
-func receive[M any](ctx context.Context, recv func() (M, error)) <-chan received[M] {
-	out := make(chan received[M])
-	go func() {
-		defer close(out)
-		for {
-			m, err := recv()
-			select {
-			case out <- received[M]{m, err, time.Now()}:
-			case <-ctx.Done():
-				return
-			}
-			if err != nil {
-				return
-			}
+// readEach begins to read. handle is called with one message at a time, its error ends the reading, and a panic is an error
+// as in a handler. The goroutine ends with the messages or with the stream, which gRPC ends when the handler returns.
+func readEach[M any](ctx context.Context, s *Server, recv func() (M, error), handle func(M) error) *inbox {
+	over := make(chan error, 1)
+	in := &inbox{over: over}
+	one := func(m M) error {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		if in.isClosed {
+			return io.EOF // nobody asks
 		}
+		return handle(m)
+	}
+	go func() {
+		over <- s.rescuedLoop(ctx, func() error {
+			for {
+				m, err := recv()
+				if err != nil {
+					return ended(err)
+				}
+				if err := one(m); err != nil {
+					return err
+				}
+			}
+		})
 	}()
-	return out
+	return in
+}
+
+// send sends when no message is being handled.
+func (in *inbox) send(f func() error) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return f()
+}
+
+// close waits for the message that is being handled, and lets no other be. Every handler calls it before it returns.
+func (in *inbox) close() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.isClosed = true
 }
 
 // farewell is how long a long stream may go on after the server said it is going.
