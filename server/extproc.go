@@ -22,6 +22,7 @@ func (s *Server) newExtProc() *extproc.Service {
 		Oracle:        s.oracle,
 		Route:         s.pick,
 		Observer:      pickObserver{s.tel},
+		Overloaded:    s.overloaded,
 		MaxBody:       s.cfg.ExtProcMaxBody,
 		MaxTokens:     s.cfg.MaxPromptTokens,
 		BodyTimeout:   s.cfg.ExtProcBodyTimeout,
@@ -43,6 +44,15 @@ func (s *Server) pick(ctx context.Context, traceparent string, r *oracle.RouteRe
 	a, err := s.oracle.Route(ctx, r, time.Now())
 	s.tel.EndDecision(span, a, err)
 	return a, err
+}
+
+// overloaded lets a share of requests go on without a decision. The observer counts them.
+func (s *Server) overloaded(ctx context.Context) bool {
+	if !s.shedder.letsGo(ctx) {
+		return false
+	}
+	s.sheds.Add(1)
+	return true
 }
 
 // pickObserver counts what proxies are told.

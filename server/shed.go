@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/tap"
 
+	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -31,6 +32,9 @@ import (
 // Calls are refused when their headers come, before there is a goroutine or a message: that costs a fraction of an answer,
 // so most of the machine goes on answering. Streams are not touched: flow control holds back RouteStream, and reports of
 // blocks and load, progress and the operator's calls are what gets everybody out of trouble.
+//
+// Requests of Envoy's (ext_proc) are timed in the same way, and the same share of them is let go without a decision. They are
+// not refused: Envoy would make errors of that unless it is told to fail open.
 //
 // All methods may be called concurrently.
 type shedder struct {
@@ -72,10 +76,11 @@ type arrived struct{}
 
 // tap is gRPC's look at each new call, in the goroutine that reads its connection.
 func (d *shedder) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
-	if info.FullMethodName != kvoraclev1.RouteService_Route_FullMethodName || d.target.Load() <= 0 {
+	isRoute := info.FullMethodName == kvoraclev1.RouteService_Route_FullMethodName
+	if !isRoute && info.FullMethodName != extproc.Process || d.target.Load() <= 0 {
 		return ctx, nil
 	}
-	if d.share.Load() > 0 {
+	if isRoute && d.share.Load() > 0 {
 		d.roll(time.Now()) // windows pass without a call that gets through
 		if rand.Uint32N(allShares) < d.share.Load() {
 			d.refused()
@@ -86,6 +91,17 @@ func (d *shedder) tap(ctx context.Context, info *tap.Info) (context.Context, err
 		ctx = context.WithValue(ctx, arrived{}, time.Now())
 	}
 	return ctx, nil
+}
+
+// letsGo says whether a request of Envoy's goes on without a decision. It is asked when the first message has come, which
+// Envoy sends with the call's headers, so that is when its handler is at work.
+func (d *shedder) letsGo(ctx context.Context) bool {
+	d.begun(ctx)
+	if d.share.Load() == 0 {
+		return false
+	}
+	d.roll(time.Now())
+	return rand.Uint32N(allShares) < d.share.Load()
 }
 
 // begun is told when a call's handler runs.

@@ -12,6 +12,9 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
@@ -56,6 +59,42 @@ func TestShedderFollowsTheShortestWait(t *testing.T) {
 	d.roll(now)
 	if got := d.shareNow(); got != 0 {
 		t.Errorf("after four quiet seconds %v is refused", got)
+	}
+}
+
+// TestShedderLetsEnvoyGo: its requests are timed as Route's are and never refused, and the same share is let go.
+func TestShedderLetsEnvoyGo(t *testing.T) {
+	d := newShedder(5*time.Millisecond, func() { t.Error("one was refused") })
+	timed := 0
+	for range 10 * timedCalls {
+		ctx, err := d.tap(t.Context(), &tap.Info{FullMethodName: extproc.Process})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := ctx.Value(arrived{}).(time.Time); ok {
+			timed++
+		}
+		if d.letsGo(ctx) {
+			t.Error("one was let go for no reason")
+		}
+	}
+	if timed != 10 {
+		t.Errorf("%d of %d were timed", timed, 10*timedCalls)
+	}
+	d.share.Store(allShares / 2)
+	d.end = time.Now().Add(time.Hour) // no window ends
+	let := 0
+	for range 1000 {
+		ctx, err := d.tap(t.Context(), &tap.Info{FullMethodName: extproc.Process})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.letsGo(ctx) {
+			let++
+		}
+	}
+	if let < 350 || let > 650 {
+		t.Errorf("%d of 1000 were let go, want half", let)
 	}
 }
 

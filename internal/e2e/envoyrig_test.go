@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -22,11 +23,11 @@ import (
 	"time"
 )
 
-// stack is Envoy with a kvoracle and some engines behind it.
+// stack is a proxy with a kvoracle and some engines behind it.
 type stack struct {
 	t       *testing.T
 	engines []*engine
-	url     string // of Envoy
+	url     string // of what stands in front
 
 	oracle     *exec.Cmd
 	args       []string
@@ -47,32 +48,44 @@ const (
 // newStack starts engines with caches of so many blocks, the oracle and Envoy.
 func newStack(t *testing.T, m mode, capacity int, args ...string) *stack {
 	t.Helper()
+	s := newBareStack(t, capacity, args...)
+	s.startEnvoy(m)
+	return s
+}
+
+// newBareStack is a stack without anything in front.
+func newBareStack(t *testing.T, capacity int, args ...string) *stack {
+	t.Helper()
 	s := &stack{t: t}
 	for range 3 {
 		s.engines = append(s.engines, newEngine(t, capacity))
 	}
 	s.ops = freePort(t)
-	s.args = append([]string{"--http-listen=127.0.0.1:0", "--ops-listen=" + s.ops}, args...)
-	s.startOracle("127.0.0.1:0")
+	s.args = append([]string{"--http-listen=" + freePort(t), "--ops-listen=" + s.ops}, args...)
+	s.startOracle(freePort(t))
 	t.Cleanup(func() {
 		s.killOracle(syscall.SIGKILL)
 		if t.Failed() {
 			t.Logf("kvoracle's stderr:\n%s", s.stderr.String())
 		}
 	})
-	s.startEnvoy(m)
 	return s
 }
 
-// freePort is an address that was free a moment ago.
+// freePort is an address that was free a moment ago, among those that the system gives to nobody by itself: it stays free
+// while its server is away.
 func freePort(t *testing.T) string {
 	t.Helper()
-	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(22_000)))
+		if err != nil {
+			continue
+		}
+		_ = lis.Close() // it was only asked for its address
+		return lis.Addr().String()
 	}
-	defer lis.Close() //nolint:errcheck // it was only asked for its address
-	return lis.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 func (s *stack) startOracle(listen string) {

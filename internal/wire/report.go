@@ -104,6 +104,7 @@ func DecodeEvent(m *kvoraclev1.ProgressEvent, gateway, prefix string) (*oracle.E
 		if c := s.Finished.CachedTokens; c != nil {
 			e.Cached = int(min(*c, math.MaxInt32))
 		}
+		e.PromptTokens = int(min(s.Finished.GetPromptTokens(), math.MaxInt32))
 	case *kvoraclev1.ProgressEvent_Cancelled:
 		e.Step = oracle.Cancelled
 	case *kvoraclev1.ProgressEvent_Failed:

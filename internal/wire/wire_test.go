@@ -520,3 +520,22 @@ func TestDecodeEventRefuses(t *testing.T) {
 		}
 	}
 }
+
+func TestDecodeEventFinished(t *testing.T) {
+	none := uint64(0)
+	for _, tt := range []struct {
+		in             *kvoraclev1.Finished
+		cached, prompt int
+	}{
+		{&kvoraclev1.Finished{OutputTokens: 7}, -1, 0},
+		{&kvoraclev1.Finished{OutputTokens: 7, CachedTokens: &none, PromptTokens: 9}, 0, 9},
+		{&kvoraclev1.Finished{OutputTokens: 7, PromptTokens: math.MaxUint64}, -1, math.MaxInt32},
+	} {
+		e, err := DecodeEvent(&kvoraclev1.ProgressEvent{
+			DecisionId: "000000000000000a", Step: &kvoraclev1.ProgressEvent_Finished{Finished: tt.in},
+		}, "g", "event")
+		if err != nil || e.Decision != 10 || e.OutputTokens != 7 || e.Cached != tt.cached || e.PromptTokens != tt.prompt {
+			t.Errorf("%v became %+v, %v", tt.in, e, err)
+		}
+	}
+}

@@ -172,8 +172,10 @@ class Steps:
         """A sign of life, every some ten seconds: it renews the booking's lease."""
         self._tell(d, generating=progress_pb2.Generating(output_tokens=output_tokens))
 
-    def finished(self, d, output_tokens=0, cached_tokens=None):
-        self._tell(d, end=True, finished=progress_pb2.Finished(output_tokens=output_tokens, cached_tokens=cached_tokens))
+    def finished(self, d, output_tokens=0, cached_tokens=None, prompt_tokens=0):
+        """It ended well. The counts are the engine's; prompt_tokens is needed where the prompt was text."""
+        self._tell(d, end=True, finished=progress_pb2.Finished(
+            output_tokens=output_tokens, cached_tokens=cached_tokens, prompt_tokens=prompt_tokens))
 
     def failed(self, d, reason=""):
         self._tell(d, end=True, failed=progress_pb2.Failed(reason=reason))

@@ -391,7 +391,10 @@ type Finished struct {
 	OutputTokens uint32 `protobuf:"varint,1,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
 	// Prompt tokens the engine took from its cache, as its usage record says. Absent: the engine did not say. Several
 	// requests in a row with less than half of what reports promised make the target STALE and ask it for a snapshot.
-	CachedTokens  *uint64 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3,oneof" json:"cached_tokens,omitempty"`
+	CachedTokens *uint64 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3,oneof" json:"cached_tokens,omitempty"`
+	// Prompt tokens as the engine counted them; 0: it did not say. Needed where the prompt was text: the share of it that was
+	// cached is then held against what was guessed. Without it cached_tokens is taken as it is.
+	PromptTokens  uint64 `protobuf:"varint,3,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -436,6 +439,13 @@ func (x *Finished) GetOutputTokens() uint32 {
 func (x *Finished) GetCachedTokens() uint64 {
 	if x != nil && x.CachedTokens != nil {
 		return *x.CachedTokens
+	}
+	return 0
+}
+
+func (x *Finished) GetPromptTokens() uint64 {
+	if x != nil {
+		return x.PromptTokens
 	}
 	return 0
 }
@@ -834,10 +844,11 @@ const file_kvoracle_v1_progress_proto_rawDesc = "" +
 	"\fttft_seconds\x18\x01 \x01(\x01R\vttftSeconds\"1\n" +
 	"\n" +
 	"Generating\x12#\n" +
-	"\routput_tokens\x18\x01 \x01(\rR\foutputTokens\"k\n" +
+	"\routput_tokens\x18\x01 \x01(\rR\foutputTokens\"\x90\x01\n" +
 	"\bFinished\x12#\n" +
 	"\routput_tokens\x18\x01 \x01(\rR\foutputTokens\x12(\n" +
-	"\rcached_tokens\x18\x02 \x01(\x04H\x00R\fcachedTokens\x88\x01\x01B\x10\n" +
+	"\rcached_tokens\x18\x02 \x01(\x04H\x00R\fcachedTokens\x88\x01\x01\x12#\n" +
+	"\rprompt_tokens\x18\x03 \x01(\x04R\fpromptTokensB\x10\n" +
 	"\x0e_cached_tokens\"\v\n" +
 	"\tCancelled\" \n" +
 	"\x06Failed\x12\x16\n" +

@@ -33,6 +33,10 @@ type Config struct {
 	// Observer counts. nil: nobody does.
 	Observer Observer
 
+	// Overloaded is asked once for each request with a prompt, when its headers have come: whether it shall go on without a
+	// decision, since more is asked than can be answered. The context is its stream's. nil: never.
+	Overloaded func(ctx context.Context) bool
+
 	// MaxBody is the longest body that is read, in bytes; default 4 MiB. A longer one is answered with 413.
 	MaxBody int
 	// MaxTokens is the longest prompt; default 1,048,576. A longer one is not looked at.
@@ -87,6 +91,7 @@ const (
 	NoEndpoint                  // 503
 	Shed                        // 429
 	TooLarge                    // 413
+	Overloaded                  // more was asked than can be answered: the same
 	Abandoned                   // its stream ended before there was an answer
 
 	numOutcomes
@@ -122,6 +127,8 @@ func (o Outcome) String() string {
 		return "shed"
 	case TooLarge:
 		return "too_large"
+	case Overloaded:
+		return "overloaded"
 	case Abandoned:
 		return "abandoned"
 	default:

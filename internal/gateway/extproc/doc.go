@@ -15,6 +15,9 @@
 // complete after Config.BodyTimeout goes on its way without a choice. In the other modes the prompt cannot be looked at in
 // time, and a worker is chosen in turn.
 //
+// Overload. Where more is asked than can be answered, a share of the requests goes on without a choice as soon as their headers
+// have come: the proxy's own policy is a better answer than 429, which is for fleets that are full.
+//
 // Failing open. What is not understood (no JSON, a model nobody serves, a prompt beyond the limits) is for the engine to
 // judge: the request goes on without a choice, by Envoy's own fallback policy, and a header of that name that a client has
 // made up is removed. Where candidates were named, one of them is chosen in turn instead: there is no fallback then. A

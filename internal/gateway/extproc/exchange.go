@@ -145,7 +145,9 @@ func (x *exchange) headers(h *extprocv3.HttpHeaders) error {
 	x.kind = prompt.KindOf(method, path)
 	switch {
 	case h.GetEndOfStream() || x.kind == prompt.None || x.reqMode == none || x.reqMode == streamed:
-		return x.passInTurn()
+		return x.passOn(InTurn)
+	case x.s.cfg.Overloaded != nil && x.s.cfg.Overloaded(x.stream.Context()):
+		return x.passOn(Overloaded) // before its body has come: none of it is kept
 	case length > x.s.cfg.MaxBody:
 		return x.refuse(TooLarge, x.tooLarge())
 	case x.reqMode == buffered || x.reqMode == partial:
@@ -156,9 +158,9 @@ func (x *exchange) headers(h *extprocv3.HttpHeaders) error {
 	}
 }
 
-// passInTurn answers the headers of a request that has no prompt to look at.
-func (x *exchange) passInTurn() error {
-	v := x.inTurn(InTurn)
+// passOn answers the headers of a request whose prompt is not looked at.
+func (x *exchange) passOn(o Outcome) error {
+	v := x.inTurn(o)
 	if v.refusal != nil {
 		return x.refuse(v.outcome, v.refusal)
 	}

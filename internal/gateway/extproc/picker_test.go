@@ -112,6 +112,63 @@ func TestDuplexKeepsOrder(t *testing.T) {
 	}
 }
 
+// TestOverload: a request that is let go is answered at its headers, its body passes, and nothing is booked for it.
+func TestOverload(t *testing.T) {
+	isOver := true
+	r := start(t, 3, func(c *Config) { c.Overloaded = func(context.Context) bool { return isOver } })
+	const body = `{"model":"m","prompt":"hello"}`
+	c := r.call(buffered, none)
+	c.post(textPath, keyChoice, "6.6.6.6:80")
+	if to, _ := choice(t, c.recv()); to != nil {
+		t.Errorf("buffered: chose %v", to)
+	}
+	c.body(body, true)
+	if m := c.recv().GetRequestBody(); m == nil || m.GetResponse() != nil {
+		t.Errorf("buffered: the body was answered with %v", m)
+	}
+	c.over()
+
+	c = r.call(duplex, none)
+	c.post(textPath)
+	if to, _ := choice(t, c.recv()); to != nil {
+		t.Errorf("duplex: chose %v", to)
+	}
+	for _, part := range []string{body[:9], body[9:]} {
+		c.body(part, part == body[9:])
+		s := c.recv().GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse()
+		if string(s.GetBody()) != part || s.GetEndOfStream() != (part == body[9:]) {
+			t.Errorf("duplex: %q came back as %v", part, s)
+		}
+	}
+	c.over()
+
+	// Where candidates are named the proxy has no policy of its own.
+	c = r.call(duplex, none)
+	c.meta = meta(t, spaceHint, map[string]any{keyHint: []any{at(2)}})
+	c.post(textPath)
+	if to, _ := choice(t, c.recv()); !slices.Equal(to, []string{at(2)}) {
+		t.Errorf("of one candidate: chose %v", to)
+	}
+	c.body(body, true)
+	c.recv()
+	c.over()
+	for range 3 {
+		if got := next(t, r.picked); got != Overloaded {
+			t.Errorf("counted as %v", got)
+		}
+	}
+	if steps := r.heard(); len(steps) > 0 {
+		t.Errorf("something was booked: %v", steps)
+	}
+
+	isOver = false
+	if to, _ := choice(t, second(r.ask(textPath, body))); len(to) != 3 {
+		t.Errorf("afterwards: chose %v", to)
+	}
+}
+
+func second[A, B any](_ A, b B) B { return b }
+
 // TestHints are the extension's rules for the candidates it names, as its conformance tests have them.
 func TestHints(t *testing.T) {
 	for _, tt := range []struct {

@@ -44,6 +44,9 @@ func (s *Service) SetModels(models map[string]Model) { s.models.Store(&models) }
 // Name is the service's name, also that of its health.
 const Name = "envoy.service.ext_proc.v3.ExternalProcessor"
 
+// Process is the full name of its method.
+const Process = extprocv3.ExternalProcessor_Process_FullMethodName
+
 // Register makes a server serve it.
 func (s *Service) Register(r grpc.ServiceRegistrar) { extprocv3.RegisterExternalProcessorServer(r, s) }
 

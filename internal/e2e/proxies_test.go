@@ -1,0 +1,260 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// proxiesEnv names the folder where `make e2e` has unpacked NGINX and HAProxy. Empty: they are installed.
+const proxiesEnv = "KVORACLE_E2E_PROXIES"
+
+// proxies runs a test behind each proxy that asks by HTTP, with its own files from deploy/.
+func proxies(t *testing.T, test func(t *testing.T, s *stack)) {
+	t.Helper()
+	for _, p := range []struct {
+		name  string
+		start func(s *stack)
+	}{{"nginx", (*stack).startNginx}, {"haproxy", (*stack).startHAProxy}} {
+		t.Run(p.name, func(t *testing.T) {
+			s := newBareStack(t, 2000)
+			s.register(0)
+			p.start(s)
+			test(t, s)
+		})
+	}
+}
+
+// unpacked is where a file of a package lies.
+func unpacked(t *testing.T, path string) string {
+	t.Helper()
+	path = os.Getenv(proxiesEnv) + path
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: run this test by `make e2e`", err)
+	}
+	return path
+}
+
+// deploy copies a folder of deploy/, with what its files say replaced. Each old text must be there.
+func deploy(t *testing.T, name string, replace ...string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	from := filepath.Join("..", "..", "deploy", name)
+	files, err := os.ReadDir(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make([]bool, len(replace)/2)
+	for _, f := range files {
+		b, err := os.ReadFile(filepath.Join(from, f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(b)
+		for i := range seen {
+			seen[i] = seen[i] || strings.Contains(text, replace[2*i])
+			text = strings.ReplaceAll(text, replace[2*i], replace[2*i+1])
+		}
+		if err := os.WriteFile(filepath.Join(dir, f.Name()), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, ok := range seen {
+		if !ok {
+			t.Fatalf("deploy/%s has no %q", name, replace[2*i])
+		}
+	}
+	return dir
+}
+
+// startProxy starts a proxy that shall listen at an address, and waits until it does.
+func (s *stack) startProxy(dir, address, program string, args ...string) {
+	s.t.Helper()
+	cmd := exec.Command(unpacked(s.t, program), args...) //nolint:noctx // it outlives the test's context
+	cmd.Dir = dir
+	if root := os.Getenv(proxiesEnv); root != "" {
+		libraries, err := filepath.Glob(root + "/usr/lib/*-linux-gnu*")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(libraries, string(os.PathListSeparator)))
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with its workers
+	var log lockedBuffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	s.t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		<-exited
+		if s.t.Failed() {
+			s.t.Logf("the proxy's log:\n%s", log.String())
+		}
+	})
+	s.url = "http://" + address
+	s.until("the proxy serves", func() bool {
+		select {
+		case <-exited:
+			s.t.Fatalf("%s has ended: %s", program, log.String())
+		default:
+		}
+		code, _ := s.do(http.MethodGet, s.url+"/v1/models", "")
+		return code == 200
+	})
+}
+
+// startNginx starts NGINX with deploy/nginx.
+func (s *stack) startNginx() {
+	s.t.Helper()
+	at := freePort(s.t)
+	replace := []string{
+		"modules/ngx_http_js_module.so", unpacked(s.t, "/usr/lib/nginx/modules/ngx_http_js_module.so"),
+		"127.0.0.1:8080", at, "127.0.0.1:7072", s.http, "20ms", "5s", // this machine may be busy with something else
+	}
+	for i, e := range s.engines {
+		replace = append(replace, "127.0.0.1:800"+strconv.Itoa(i+1), e.address)
+	}
+	dir := deploy(s.t, "nginx", replace...)
+	s.startProxy(dir, at, "/usr/sbin/nginx", "-p", dir, "-c", "nginx.conf", "-e", "stderr")
+}
+
+// startHAProxy starts HAProxy with deploy/haproxy.
+func (s *stack) startHAProxy() {
+	s.t.Helper()
+	at := freePort(s.t)
+	replace := []string{"127.0.0.1:8080", at, "127.0.0.1:7072", s.http, "patience = 0.02", "patience = 5"}
+	for i, e := range s.engines {
+		n := strconv.Itoa(i + 1)
+		replace = append(replace, "gpu-"+n+" 127.0.0.1:800"+n, "w"+strconv.Itoa(i)+" "+e.address)
+	}
+	dir := deploy(s.t, "haproxy", replace...)
+	s.startProxy(dir, at, "/usr/sbin/haproxy", "-f", "haproxy.cfg")
+}
+
+// TestProxiesKeepConversations: the turns of a conversation go where its beginning is cached, and their ends are told.
+func TestProxiesKeepConversations(t *testing.T) {
+	proxies(t, func(t *testing.T, s *stack) {
+		const talks, turns = 6, 3
+		said := make([][]message, talks)
+		for turn := range turns {
+			for i := range said {
+				said[i] = append(said[i], message{"user", strings.Repeat(fmt.Sprintf("Talk %d \"asks\" \\%d.\n", i, turn), 40)})
+				code, _, text, err := whole(ask(t.Context(), s.url, said[i], (i+turn)%2 == 0))
+				if err != nil || code != 200 {
+					t.Fatalf("talk %d, turn %d: %d %s %v", i, turn, code, text, err)
+				}
+				if (i+turn)%2 == 0 && !strings.HasSuffix(text, "[DONE]\n\n") {
+					t.Errorf("talk %d, turn %d is cut: %q", i, turn, text)
+				}
+				said[i] = append(said[i], message{"assistant", "Indeed."})
+				s.until("its booking has ended", func() bool { return s.metric("kvoracle_bookings") == 0 })
+			}
+		}
+		_, prompt, cached := sum(s.engines)
+		// Of three turns, one third and two thirds are there already, of which the last block is computed anew.
+		if share := float64(cached) / float64(prompt); share < 0.4 {
+			t.Errorf("%d of %d tokens were cached", cached, prompt)
+		}
+		if got := s.metric("kvoracle_progress_events_total", `step="finished"`, `outcome="applied"`); got != talks*turns {
+			t.Errorf("%v ends were told, want %d", got, talks*turns)
+		}
+		if got := s.metric("kvoracle_cached_tokens_total", `source="counted"`); got < 0.8*float64(cached) {
+			t.Errorf("%v cached tokens were heard of, engines counted %d", got, cached)
+		}
+	})
+}
+
+// TestProxiesFailOpen: workers die, the oracle dies, and nobody notices.
+func TestProxiesFailOpen(t *testing.T) {
+	proxies(t, func(t *testing.T, s *stack) {
+		stop, sent := s.traffic(4)
+		s.more(sent, 40)
+		s.engines[1].die()
+		s.more(sent, 60)
+		s.killOracle(syscall.SIGKILL)
+		s.more(sent, 60)
+		s.startOracle(s.grpc)
+		s.register(0)
+		s.until("decisions are made again", func() bool { return s.metric("kvoracle_decisions_total") > 20 })
+		n, failures := stop()
+		if len(failures) > 0 {
+			t.Errorf("%d of %d requests failed, such as %s", len(failures), n, failures[0])
+		}
+	})
+}
+
+// TestProxiesRefuse: with every worker drained a client is told to come again; what has no prompt is nobody's to choose.
+func TestProxiesRefuse(t *testing.T) {
+	proxies(t, func(t *testing.T, s *stack) {
+		if code, _, _, err := whole(post(t.Context(), s.url, strings.NewReader("not JSON"))); err != nil || code != 400 {
+			t.Errorf("no JSON: %d %v, want the engine's 400", code, err)
+		}
+		unknown := strings.NewReader(`{"model":"other","messages":[{"role":"user","content":"x"}],"max_tokens":1}`)
+		if code, _, _, err := whole(post(t.Context(), s.url, unknown)); err != nil || code != 200 {
+			t.Errorf("a model that nobody has registered: %d %v", code, err)
+		}
+		long := []message{{"user", strings.Repeat("0123456789abcdef", 3<<13)}} // 384 KiB
+		if code, _, text, err := whole(ask(t.Context(), s.url, long, false)); err != nil || code != 200 {
+			t.Errorf("384 KiB: %d %.200s %v", code, text, err)
+		}
+		for i := range s.engines {
+			s.do(http.MethodPost, fmt.Sprintf("http://%s/v1/workers/w%d/drain", s.http, i), "{}")
+		}
+		resp, err := ask(t.Context(), s.url, []message{{"user", "hello"}}, false)
+		if err == nil && resp.Header.Get("Retry-After") == "" {
+			t.Error("503 without a time to come again")
+		}
+		if code, _, text, err := whole(resp, err); err != nil || code != 503 {
+			t.Errorf("all drained: %d %s %v", code, text, err)
+		}
+	})
+}
+
+// TestProxiesClientsLeave: their bookings go with them.
+func TestProxiesClientsLeave(t *testing.T) {
+	proxies(t, func(t *testing.T, s *stack) {
+		const clients = 4
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for i := range clients {
+			resp, err := ask(ctx, s.url, []message{{"user", fmt.Sprintf("client %d", i)}}, true, "X-Hold", "1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = resp.Body.Close() })
+			// Its first token comes at once, though the answer is far from its end.
+			if _, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := s.metric("kvoracle_bookings"); got != clients {
+			t.Errorf("%v bookings for %d clients", got, clients)
+		}
+		if strings.HasSuffix(t.Name(), "/haproxy") { // NGINX can tell ends only
+			s.until("their first tokens are heard of", func() bool {
+				return s.metric("kvoracle_progress_events_total", `step="first_token"`, `outcome="applied"`) == clients
+			})
+		}
+		cancel()
+		s.until("all bookings have ended", func() bool { return s.metric("kvoracle_bookings") == 0 })
+		if got := s.metric("kvoracle_progress_events_total", `step="cancelled"`, `outcome="applied"`); got != clients {
+			t.Errorf("%v were cancelled, want %d", got, clients)
+		}
+	})
+}
