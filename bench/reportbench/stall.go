@@ -107,7 +107,11 @@ func (p *pusher) read() (uint64, error) {
 // stalled lets one reporter send and not read and another flood, and looks at the server's memory, at decisions, and
 // whether anything was lost when the first one reads again.
 func stalled(ctx context.Context, s *settings, p *probe, server *child.Process, address string) error {
-	quiet, err := p.run(ctx, s.routes, s.window)
+	idle, err := count(server)
+	if err != nil {
+		return err
+	}
+	quiet, err := p.run(ctx, s.routes, s.stall)
 	if err != nil {
 		return err
 	}
@@ -115,6 +119,7 @@ func stalled(ctx context.Context, s *settings, p *probe, server *child.Process, 
 	if err != nil {
 		return err
 	}
+	kept := max(0, before-idle) // what decisions leave in the server's memory of them, as long as that is not full
 	deaf, err := push(ctx, address, "deaf")
 	if err != nil {
 		return err
@@ -146,7 +151,7 @@ func stalled(ctx context.Context, s *settings, p *probe, server *child.Process, 
 	if err != nil {
 		return err
 	}
-	grown := max(0, deafened-before, drowned-before)
+	grown := max(0, deafened-before-kept, drowned-before-2*kept)
 	close(flood.isDone)
 	close(deaf.isDone)
 	heard, err := deaf.read()
@@ -162,6 +167,7 @@ func stalled(ctx context.Context, s *settings, p *probe, server *child.Process, 
 	}
 	fmt.Printf("info %-28s %10d %10s       (batches taken before it was held up, and none lost)\n", "stalled-batches", sent, "")
 	fmt.Printf("info %-28s %10.4g %10s       (batches/s of 20 blocks)\n", "flood-batches", float64(flows)/s.stall.Seconds(), "")
+	info("decisions-memory", []float64{kept}, "MiB that the decisions of as long a time leave; not in stalled-memory")
 	base := bars.Quantile(quiet, 0.99)
 	info("route-p99-under-flood", []float64{bars.Quantile(under, 0.99) / base}, "times quiet")
 	bar("route-p99-with-stalled", []float64{bars.Quantile(loaded, 0.99) / base}, 2, false, "times quiet")

@@ -11,6 +11,9 @@ import (
 	"github.com/kvoracle/kvoracle/internal/wire"
 )
 
+// smallMessage is up to which size gRPC does not give a buffer back either.
+const smallMessage = 1 << 10
+
 // Codec is gRPC's "proto" with two shortcuts: questions are read where they were received (see wire.Question), and
 // answers are written without making messages of them. Everything else is coded by protobuf-go.
 type Codec struct {
@@ -55,9 +58,16 @@ func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
 		return mem.BufferSlice{mem.NewBuffer(b, c.pool)}, nil
 	case proto.Message:
 		size := proto.Size(v)
-		b := c.pool.Get(size)
 		// The size was counted a moment ago, and nobody changes a message that is on its way out.
-		out, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend((*b)[:0], v)
+		options := proto.MarshalOptions{UseCachedSize: true}
+		if size <= smallMessage {
+			// Its own size and not a buffer of the pool: a thousand acks that a peer does not read would fill a thousand
+			// of those.
+			out, err := options.MarshalAppend(make([]byte, 0, size), v)
+			return mem.BufferSlice{mem.SliceBuffer(out)}, err
+		}
+		b := c.pool.Get(size)
+		out, err := options.MarshalAppend((*b)[:0], v)
 		if err != nil {
 			c.pool.Put(b)
 			return nil, err

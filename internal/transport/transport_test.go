@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -162,5 +163,27 @@ func TestCodecWritesAnswersAndMessages(t *testing.T) {
 	}
 	if err := c.Unmarshal(nil, new(int)); err == nil {
 		t.Error("a number took a message")
+	}
+}
+
+// TestSmallMessagesTakeNoMoreThanTheirSize: what a peer does not read waits in memory as large as it is.
+func TestSmallMessagesTakeNoMoreThanTheirSize(t *testing.T) {
+	pool := &counted{}
+	c := NewCodec(pool)
+	for _, n := range []int{0, 1, 100, smallMessage - 10, smallMessage, 3000} {
+		m := &kvoraclev1.GoAway{Reason: strings.Repeat("x", n)}
+		data, err := c.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := proto.Size(m)
+		if got := cap(data[0].ReadOnlyData()); size <= smallMessage && got > size+16 || (pool.out == 0) != (size <= smallMessage) {
+			t.Errorf("%d bytes take %d, %d of the pool", size, got, pool.out)
+		}
+		back := &kvoraclev1.GoAway{}
+		if err := c.Unmarshal(data, back); err != nil || back.GetReason() != m.GetReason() {
+			t.Errorf("%d bytes came back as %d: %v", n, len(back.GetReason()), err)
+		}
+		data.Free()
 	}
 }
