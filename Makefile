@@ -199,6 +199,12 @@ bench-reports: ## Measure decisions while a thousand workers report 50,000 block
 	go -C bench build -o ../bin/ ./reportbench
 	bin/reportbench $(REPORTFLAGS)
 
+.PHONY: bench-restart
+bench-restart: ## Measure what it costs to keep the index over a restart, and what decisions notice of it (about 40 s)
+	@mkdir -p bin
+	go -C bench build -o ../bin/ ./restartbench
+	bin/restartbench
+
 .PHONY: bench-bridge
 bench-bridge: ## Measure a bridge on one core that hears 16 ranks publish 100,000 events a second (about 20 s)
 	@mkdir -p bin
