@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,72 +56,64 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// door is an address that stays while the processes behind it come and go. Closed, it cuts what is open and lets nobody
-// in.
-type door struct {
-	lis net.Listener
+const (
+	fresh = kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_FRESH
+	stale = kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_STALE
+)
 
-	mu     sync.Mutex
-	behind string // empty: closed
-	open   []net.Conn
-	wg     sync.WaitGroup
+// isAll says whether a process matches all of each prompt, and trusts it so far.
+func isAll(p *process, c kvoraclev1.BlockConfidence, prompts ...[]uint32) bool {
+	for _, tokens := range prompts {
+		if n, got := p.asks(tokens); n != 320 || got != c {
+			return false
+		}
+	}
+	return true
 }
 
-func newDoor(t *testing.T) *door {
+// prompt is twenty blocks and a token.
+func prompt(from uint32) []uint32 {
+	tokens := make([]uint32, 321)
+	for i := range tokens {
+		tokens[i] = from + uint32(i)
+	}
+	return tokens
+}
+
+// reporter speaks for a worker until the test ends.
+func reporter(t *testing.T, conn *grpc.ClientConn, name string) *client.Reporter {
 	t.Helper()
-	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	rep, err := client.NewReporter(conn, client.Worker{ID: name, Model: "m", BlockSize: 16, Incarnation: 3, Repeats: client.RepeatsSet},
+		client.WithReconnect(10*time.Millisecond, 100*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{lis: lis}
-	d.wg.Go(d.accept)
+	ctx, cancel := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- rep.Run(ctx) }()
 	t.Cleanup(func() {
-		_ = lis.Close()
-		d.set("")
-		d.wg.Wait()
+		cancel()
+		if err := <-ran; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("the reporter ended with %v", err)
+		}
 	})
-	return d
+	return rep
 }
 
-func (d *door) accept() {
-	for {
-		in, err := d.lis.Accept()
-		if err != nil {
-			return
-		}
-		d.mu.Lock()
-		if d.behind == "" {
-			d.mu.Unlock()
-			_ = in.Close()
-			continue
-		}
-		out, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", d.behind)
-		if err != nil {
-			d.mu.Unlock()
-			_ = in.Close()
-			continue
-		}
-		d.open = append(d.open, in, out)
-		d.mu.Unlock()
-		for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
-			d.wg.Go(func() {
-				_, _ = io.Copy(way[0], way[1])
-				_ = way[0].Close()
-				_ = way[1].Close()
-			})
-		}
+func store(t *testing.T, rep *client.Reporter, tokens []uint32) {
+	t.Helper()
+	if _, err := rep.StoreTokens(client.Root(), tokens[:len(tokens)/16*16], client.Variant{}, client.TierDevice); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// set says who is behind the door, and cuts what leads to who was.
-func (d *door) set(address string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.behind = address
-	for _, c := range d.open {
-		_ = c.Close()
+func flush(t *testing.T, rep *client.Reporter) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := rep.Flush(ctx); err != nil {
+		t.Fatal(err)
 	}
-	d.open = nil
 }
 
 // TestACrashLosesNothingThatIsToldAgain kills the program with signal 9 and starts it again, four times: what was saved is
@@ -144,52 +134,13 @@ func TestACrashLosesNothingThatIsToldAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rep, err := client.NewReporter(conn, client.Worker{ID: "w", Model: "m", BlockSize: 16, Incarnation: 3, Repeats: client.RepeatsSet},
-		client.WithReconnect(10*time.Millisecond, 100*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- rep.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-ran; err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("the reporter ended with %v", err)
-		}
-		_ = conn.Close()
-	}()
-	prompt := func(from uint32) []uint32 {
-		tokens := make([]uint32, 321) // twenty blocks and a token
-		for i := range tokens {
-			tokens[i] = from + uint32(i)
-		}
-		return tokens
-	}
+	t.Cleanup(func() { _ = conn.Close() })
+	rep := reporter(t, conn, "w")
 	tell := func(tokens []uint32) {
 		t.Helper()
-		if _, err := rep.StoreTokens(client.Root(), tokens[:320], client.Variant{}, client.TierDevice); err != nil {
-			t.Fatal(err)
-		}
-		flush, cancel := context.WithTimeout(ctx, time.Minute)
-		defer cancel()
-		if err := rep.Flush(flush); err != nil {
-			t.Fatal(err)
-		}
+		store(t, rep, tokens)
+		flush(t, rep)
 	}
-	const (
-		fresh = kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_FRESH
-		stale = kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_STALE
-	)
-	isAll := func(p *process, c kvoraclev1.BlockConfidence, prompts ...[]uint32) bool {
-		for _, tokens := range prompts {
-			if n, got := p.asks(tokens); n != 320 || got != c {
-				return false
-			}
-		}
-		return true
-	}
-
 	first := start(t, args...)
 	d.set(first.addr)
 	a, b := prompt(1), prompt(100_000)
@@ -242,4 +193,54 @@ func TestACrashLosesNothingThatIsToldAgain(t *testing.T) {
 			t.Errorf("%s was not named:\n%s", name, fourth.log.String())
 		}
 	}
+}
+
+// TestARestartUnderLoadIsNotNoticed ends the program in an orderly way and starts it again, three times, while eight workers
+// report all the time: what was acknowledged is saved, what was not is sent again, and nobody has to state its contents.
+func TestARestartUnderLoadIsNotNoticed(t *testing.T) {
+	args := []string{"--data-dir=" + t.TempDir()}
+	d := newDoor(t)
+	conn, err := grpc.NewClient(d.lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	p := start(t, args...)
+	d.set(p.addr)
+	var reps []*client.Reporter
+	var told [][]uint32
+	for i := range 8 {
+		reps = append(reps, reporter(t, conn, string(rune('a'+i))))
+	}
+	say := func() {
+		for _, rep := range reps {
+			tokens := prompt(uint32(1000 * (len(told) + 1)))
+			store(t, rep, tokens)
+			told = append(told, tokens)
+		}
+	}
+	for range 3 {
+		for range 5 {
+			say()
+		}
+		flush(t, reps[0]) // the others are somewhere on the way
+		p.signal(syscall.SIGTERM)
+		say()
+		ended := make(chan error, 1)
+		go func() { ended <- p.cmd.Wait() }()
+		say()
+		if err := <-ended; err != nil {
+			t.Fatalf("it ended with %v:\n%s", err, p.log)
+		}
+		say()
+		p = start(t, args...)
+		d.set(p.addr)
+	}
+	for i, rep := range reps {
+		flush(t, rep)
+		if s := rep.Stats(); s.Snapshots != 0 {
+			t.Errorf("worker %d has sent %d snapshots", i, s.Snapshots)
+		}
+	}
+	eventually(t, "all that was told", func() bool { return isAll(p, fresh, told...) })
 }
