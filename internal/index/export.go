@@ -1,6 +1,8 @@
 package index
 
 import (
+	"slices"
+
 	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 )
@@ -57,7 +59,7 @@ func (c *Contents) Reset() {
 }
 
 // Export copies everything into c, in place of what that had. A ledger filled with the same by StoreRun and Owe answers
-// alike. Only the ledger's own operations wait meanwhile, for about a nanosecond a block.
+// alike. Only the ledger's own operations wait meanwhile, for some 3 ns a block.
 func (l *Ledger) Export(c *Contents) {
 	c.Reset()
 	l.mu.Lock()
@@ -96,8 +98,10 @@ func (l *Ledger) exportFrom(i uint32, c *Contents) {
 		c.done[i/64] |= 1 << (i % 64)
 		w := l.ix.blocks(l.parts[i].segment)
 		for _, s := range l.all(i) {
-			for _, id := range w[s.from:s.to] {
-				c.ids = append(c.ids, block.ID(id))
+			from, ids := len(c.ids), w[s.from:s.to]
+			c.ids = slices.Grow(c.ids, len(ids))[:from+len(ids)]
+			for k, id := range ids {
+				c.ids[from+k] = block.ID(id)
 			}
 			c.runs = append(c.runs, runAt{l.parent(place{i, int(s.from)}), len(c.ids), s.copies})
 		}

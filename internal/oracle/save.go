@@ -24,6 +24,7 @@ type SavedWorker struct {
 	Spec        fleet.Spec
 	Incarnation uint64 // of the engine; 0: it never reported
 	IsDraining  bool
+	IsLost      bool // no sign of life for longer than the lease; no candidate before it speaks
 }
 
 // SavedRank is what is saved of one rank of a worker. A rank that no block stream was opened for has none.
@@ -63,7 +64,7 @@ type SaveSink interface {
 func (o *Oracle) Save(sink SaveSink) error {
 	var c Contents
 	for _, w := range o.fleet.View().Workers() {
-		if err := sink.Worker(&SavedWorker{Spec: w.Spec, Incarnation: w.Incarnation, IsDraining: w.IsDraining}); err != nil {
+		if err := sink.Worker(&SavedWorker{Spec: w.Spec, Incarnation: w.Incarnation, IsDraining: w.IsDraining, IsLost: w.IsLost}); err != nil {
 			return err
 		}
 		for rank, id := range w.Targets {
@@ -166,7 +167,7 @@ func (r *Restoring) Worker(w *SavedWorker) error {
 			return err
 		}
 	}
-	if r.isOld && w.Incarnation != 0 {
+	if w.IsLost || r.isOld && w.Incarnation != 0 {
 		r.o.lives.Lock()
 		r.o.setLost(added, true)
 		r.o.lives.Unlock()

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -280,6 +281,22 @@ func TestRestoredWorkersLiveByTheirLease(t *testing.T) {
 	}
 }
 
+// TestWhoWasLostIsLostStill: a restart makes no candidate of a worker that had been given up.
+func TestWhoWasLostIsLostStill(t *testing.T) {
+	before := New(Config{}, nil)
+	s := open(t, before, "w", 1, t0)
+	store(t, s, 1, chain(1, 2), t0)
+	s.Close(t0)
+	now := t0.Add(5 * time.Minute)
+	before.Tick(now)
+	after := reborn(t, before, Config{}, now)
+	if _, err := after.Route(context.Background(), &RouteRequest{Model: "m", Prompt: prompt(1, 2, 3), DryRun: true}, now); err == nil {
+		t.Error("a request goes to a worker that is lost")
+	}
+	hello(t, after, Hello{Incarnation: 1, NextSequence: 2}, now)
+	sees(t, after, 2, Fresh, now)
+}
+
 // TestARestoreThatFailsLeavesNothing, and one that comes late changes nothing of what was told.
 func TestARestoreThatFailsLeavesNothing(t *testing.T) {
 	before := New(Config{}, nil)
@@ -326,7 +343,7 @@ func TestGuessesOutliveTheProcess(t *testing.T) {
 			}
 		}
 	}
-	sees(t, before, 3, Approximate, t0)
+	sees(t, before, 4, Approximate, t0)
 	ofText := route(t, before, text, dry, t0).Matched
 	if ofText.Total() == 0 {
 		t.Fatal("nothing is guessed of text")
@@ -336,7 +353,7 @@ func TestGuessesOutliveTheProcess(t *testing.T) {
 	f.sayCredit(asTokens)
 
 	after := reborn(t, before, Config{}, t0)
-	sees(t, after, 3, Approximate, t0)
+	sees(t, after, 4, Approximate, t0)
 	if got := route(t, after, text, dry, t0).Matched; got != ofText {
 		t.Errorf("of text %v is matched, want %v", got, ofText)
 	}

@@ -210,7 +210,8 @@ func (d *decoder) worker() (w oracle.SavedWorker, err error) {
 		}
 	}
 	w.Incarnation = p.uvarint()
-	w.IsDraining = p.flags(1) != 0
+	f := p.flags(flagDraining | flagLost)
+	w.IsDraining, w.IsLost = f&flagDraining != 0, f&flagLost != 0
 	if s.Worker == "" || s.Model == "" || s.BlockSize == 0 || s.DPSize == 0 {
 		p.fail("a worker without a name, model, block size or ranks")
 	}

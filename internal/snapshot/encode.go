@@ -37,6 +37,12 @@ const (
 	kindGuess
 )
 
+// Flags of a worker.
+const (
+	flagDraining = 1 << iota
+	flagLost
+)
+
 // Flags of a rank.
 const (
 	flagCounted = 1 << iota
@@ -132,7 +138,7 @@ func (e *encoder) Worker(w *oracle.SavedWorker) error {
 		e.text(s.Labels[k])
 	}
 	e.uvarint(w.Incarnation)
-	e.buf = append(e.buf, bit(w.IsDraining, 1))
+	e.buf = append(e.buf, bit(w.IsDraining, flagDraining)|bit(w.IsLost, flagLost))
 	e.totals.Workers++
 	return e.flush()
 }

@@ -228,7 +228,7 @@ func TestARestoredOracleKnowsWhatWasSaved(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := cmp.Diff(was.Spec, is.Spec); d != "" || was.Incarnation != is.Incarnation || was.IsDraining != is.IsDraining {
+			if d := cmp.Diff(was.Spec, is.Spec); d != "" || was.Incarnation != is.Incarnation || was.IsDraining != is.IsDraining || was.IsLost != is.IsLost {
 				t.Fatalf("worker (-saved +restored):\n%s\n%+v, %+v", d, was.Worker, is.Worker)
 			}
 		}
