@@ -76,13 +76,13 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 	for i := range costs[:keep] {
 		d.keep(t, least, i, keep)
 	}
-	limit, last := d.last(least), &d.Top[keep-1] // what costs more cannot be among them
+	limit, last := d.last(least), t.lastOf(d, least) // what costs more cannot be among them
 	for i := keep; i < len(costs); i++ {
-		if costs[i] > limit || (len(d.pos) == 0 && last.Cost-least <= TieBand && t.yields(i, last.Member)) {
+		if costs[i] > limit || last.isTied && t.yields(i, &last) {
 			continue
 		}
 		d.keep(t, least, i, keep)
-		limit = d.last(least)
+		limit, last = d.last(least), t.lastOf(d, least)
 	}
 
 	switch {
@@ -101,15 +101,40 @@ func (d *Pick) last(least float64) float64 {
 	return max(d.Top[len(d.Top)-1].Cost, math.Nextafter(least+TieBand, math.Inf(1)))
 }
 
-// yields reports that member i ranks behind an earlier one that it ties with, where there are no holders: both hold
-// alike, so what remains of the tie rules says so. False: perhaps not.
-func (t *Table) yields(i, earlier int) bool {
-	a, b := t.Members[i], t.Members[earlier]
-	if len(t.Kind) > 0 && t.Kind[i] != t.Kind[earlier] || t.HasSession && (a == t.Session || b == t.Session) {
+// lastKept is what decides whether a member that ties with the last one kept ranks behind it.
+type lastKept struct {
+	isTied   bool // with the first; false also where ties are decided by more than what follows
+	kind     uint8
+	session  fleet.TargetID // the one for which more decides
+	inFlight int64
+	chosen   uint64
+}
+
+// lastOf is the last one kept of a table without holders, where ties are between those who hold alike.
+func (t *Table) lastOf(d *Pick, least float64) (l lastKept) {
+	v := &d.Top[len(d.Top)-1]
+	id := t.Members[v.Member]
+	if len(d.pos) > 0 || v.Cost-least > TieBand || t.HasSession && id == t.Session {
+		return lastKept{}
+	}
+	l = lastKept{isTied: true, session: math.MaxUint32, inFlight: t.Rows[id].InFlight, chosen: t.Chosen[id]}
+	if t.HasSession {
+		l.session = t.Session
+	}
+	if len(t.Kind) > 0 {
+		l.kind = t.Kind[v.Member]
+	}
+	return l
+}
+
+// yields reports that member i ranks behind an earlier one that it ties with. False: perhaps not.
+func (t *Table) yields(i int, l *lastKept) bool {
+	if len(t.Kind) > 0 && t.Kind[i] != l.kind {
 		return false
 	}
-	x, y := t.Rows[a].InFlight, t.Rows[b].InFlight
-	return x > y || x == y && t.Chosen[a] >= t.Chosen[b]
+	id := t.Members[i]
+	x := t.Rows[id].InFlight
+	return id != l.session && (x > l.inFlight || x == l.inFlight && t.Chosen[id] >= l.chosen)
 }
 
 // keep inserts member i among the kept, if it is one of them.
