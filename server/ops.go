@@ -22,6 +22,7 @@ func (s *Server) pages() []page {
 	const readers = access.Monitor | access.Operator
 	return []page{
 		{"/metrics", "metrics as Prometheus text, or OpenMetrics for those who ask", s.tel.Metrics(), readers},
+		{"/status", "the fleet, the newest decisions with their reasons, and how good predictions were: a page for people", newStatusPage(s), access.Operator},
 		{"/healthz", "200 while the process works", s.healthPage(healthLiveness), access.Nobody},
 		{"/readyz", "200 when traffic should come here, else 503 with what is missing", s.healthPage(healthReadiness), access.Nobody},
 		{"/debug/pprof/", "profiles, for go tool pprof", profileIndex(), access.Operator},

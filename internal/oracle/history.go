@@ -122,3 +122,19 @@ func (h *history) explain(id load.DecisionID) (a *Answer, cands int) {
 	}
 	return &full, m.cands
 }
+
+// Recent lists the newest booked decisions that are remembered, newest first, at most so many, without rows. They must not
+// be changed.
+func (o *Oracle) Recent(most int) []*Answer {
+	o.deciding.Lock()
+	defer o.deciding.Unlock()
+	var out []*Answer
+	for id := load.DecisionID(o.nextID); len(out) < most; id-- {
+		a := o.history.get(id)
+		if a == nil {
+			break
+		}
+		out = append(out, a)
+	}
+	return out
+}

@@ -28,6 +28,7 @@ type cli struct {
 	Explain explainCmd `cmd:"" help:"Show why a recent decision was made, candidate by candidate."`
 	Workers workersCmd `cmd:"" help:"List the workers and what the oracle believes of them."`
 	Watch   watchCmd   `cmd:"" help:"List the workers again whenever something changes."`
+	Top     topCmd     `cmd:"" help:"Watch the fleet: load, caches, decisions a second, the share of prompts found in caches."`
 	Verify  verifyCmd  `cmd:"" help:"Show what a worker is believed to hold, to compare it with the engine."`
 	Drain   drainCmd   `cmd:"" help:"Take a worker out of new choices, or back in."`
 	Remove  removeCmd  `cmd:"" help:"Forget a worker."`

@@ -26,11 +26,16 @@ func (f *securityFlags) dialOptions(server string) ([]grpc.DialOption, error) {
 	s := client.Security{
 		CAFile: f.TLSCA, CertFile: f.TLSCert, KeyFile: f.TLSKey, ServerName: f.TLSServerName, Token: f.Token, TokenFile: f.TokenFile,
 	}
-	s.Plaintext = !f.TLS && s.CAFile+s.CertFile+s.KeyFile+s.ServerName == ""
+	s.Plaintext = !f.isTLS()
 	if s.Plaintext && f.Token+f.TokenFile != "" && !isLoopback(server) {
 		return nil, fmt.Errorf("the token would travel in plain to %s: want --tls, or --tls-ca", server)
 	}
 	return s.DialOptions()
+}
+
+// isTLS says whether any of the flags asks for TLS.
+func (f *securityFlags) isTLS() bool {
+	return f.TLS || f.TLSCA+f.TLSCert+f.TLSKey+f.TLSServerName != ""
 }
 
 // isLoopback says whether an address is surely on this machine.
