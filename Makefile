@@ -63,8 +63,10 @@ fmt: ## Format Go and proto files
 	$(BUF) format -w
 
 .PHONY: generate
-generate: ## Regenerate gen/ from proto/
+generate: ## Regenerate gen/ from proto/, deploy/monitoring and the settings in docs/operations.md
 	$(BUF) generate
+	go run ./internal/telemetry/boards/write deploy/monitoring
+	go test -count=1 -run='^TestOperationsDocListsSettings$$' ./server/cmd/kvoracle -update
 
 .PHONY: tidy
 tidy: ## Tidy every go.mod

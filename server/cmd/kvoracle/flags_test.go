@@ -222,3 +222,32 @@ func TestOperationsDocNamesWhatCanChange(t *testing.T) {
 		t.Errorf("it does not list %s", name)
 	}
 }
+
+var update = flag.Bool("update", false, "rewrite the list of settings in docs/operations.md")
+
+// TestOperationsDocListsSettings: the document has what --help says, no more and no less.
+func TestOperationsDocListsSettings(t *testing.T) {
+	var help bytes.Buffer
+	writeHelp(&help)
+	_, list, ok := strings.Cut(help.String(), "unless they ask for it.\n") // after the introduction
+	path := filepath.Join("..", "..", "..", "docs", "operations.md")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, isOpen := strings.Cut(string(text), "<!-- settings -->\n")
+	was, after, isClosed := strings.Cut(rest, "<!-- end -->")
+	if !ok || !isOpen || !isClosed {
+		t.Fatal("the help has no list, or the document no place for it")
+	}
+	want := "```\n" + strings.TrimSpace(list) + "\n```\n"
+	if was == want {
+		return
+	}
+	if !*update {
+		t.Fatal("docs/operations.md lists other settings than kvoracle --help; run: make generate")
+	}
+	if err := os.WriteFile(path, []byte(before+"<!-- settings -->\n"+want+"<!-- end -->"+after), 0o644); err != nil { //nolint:gosec // a document
+		t.Fatal(err)
+	}
+}
