@@ -221,12 +221,14 @@ bench-envoy: .cache/e2e/venv/.ready build ## Measure what kvoracle adds to a req
 	@go -C bench build -o ../bin/ ./envoybench
 	bin/envoybench -envoy .cache/e2e/venv/bin/envoy $(ENVOYFLAGS)
 
-# How long `make soak` compares.
+# How long `make soak` compares the index, and how many storms of reports it weathers then.
 SOAK ?= 10m
+STORMS ?= 20000
 
 .PHONY: soak
-soak: ## Compare the index with its naive twin for SOAK (default 10m)
+soak: ## Compare the index with its naive twin for SOAK (default 10m), then weather STORMS storms of reports
 	KVORACLE_SOAK='$(SOAK)' go test -v -run='^TestMillionOperationsEqualTwin$$' -count=1 -timeout=0 ./internal/index/ 2>&1 | awk '!/seed=|seed [0-9]/ || /FAIL|random_test|script_test/'
+	go test -count=1 -timeout=0 -run='^TestStorm$$' ./internal/storm/ -storms='$(STORMS)'
 
 # NGINX and HAProxy as Debian builds them, unpacked: nothing is installed, and no daemon is started.
 PROXIES := .cache/e2e/proxies
