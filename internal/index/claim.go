@@ -1,6 +1,10 @@
 package index
 
-import "github.com/kvoracle/kvoracle/internal/block"
+import (
+	"math/bits"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+)
 
 // claim finds or makes the memory of blocks that the ledger does not hold: as many of ids, of which the first follows p,
 // as lie together in one segment. up is where the ledger holds p, if it does. The ledger's part reaches to all of them
@@ -15,7 +19,7 @@ func (l *Ledger) claim(up place, p Parent, ids []block.ID, versions []uint64) (a
 	for {
 		if up.part != 0 {
 			h := l.parts[up.part].segment
-			if n := ix.stretch(h, l.key, up.part, up.index+1, p, ids, versions); n > 0 {
+			if n := l.stretch(h, up.part, up.index+1, p, ids, versions); n > 0 {
 				return place{up.part, up.index + 1}, n
 			}
 		}
@@ -42,6 +46,7 @@ func (l *Ledger) claim(up place, p Parent, ids []block.ID, versions []uint64) (a
 		h, n, full := ix.begins(l.key, i, up, p, ids, versions, l)
 		if h != 0 {
 			l.parts[i].segment = h
+			l.turnTo(h)
 			return place{i, 0}, n
 		}
 		l.freePart(i)
@@ -63,16 +68,41 @@ func (l *Ledger) join(h handle, from int, p Parent, ids []block.ID, versions []u
 	if !ok {
 		i = l.newPart(h)
 	}
-	n = l.ix.stretch(h, l.key, i, from, p, ids, versions)
+	n = l.stretch(h, i, from, p, ids, versions)
 	if n == 0 && !ok {
 		l.freePart(i)
 	}
 	return place{i, from}, n
 }
 
-// stretch lets a ledger's part of a segment reach as far as the segment has ids from a position on, adding them at the
+// roomy is how many blocks a segment has room for that is told piece by piece: twice as many as before, so that it moves
+// a few times and not with every piece, and what it leaves behind fits the next one that grows.
+func roomy(n int) int { return min(max(32, 1<<bits.Len(uint(n))), segmentMax) }
+
+// turnTo notes in which segment the ledger goes on, and takes the room away from the one before that it does not need.
+func (l *Ledger) turnTo(h handle) {
+	if l.growing == h {
+		return
+	}
+	if l.isRoomy {
+		l.ix.tidy(l.growing)
+	}
+	l.growing, l.isRoomy = h, false
+}
+
+// stretch lets the ledger's part of a segment reach as far as the segment has ids from a position on, adding them at the
 // end if it ends there. It returns how many it has.
-func (ix *Index) stretch(h handle, key member, i uint32, from int, p Parent, ids []block.ID, versions []uint64) int {
+func (l *Ledger) stretch(h handle, i uint32, from int, p Parent, ids []block.ID, versions []uint64) int {
+	n := l.ix.stretch(h, l.key, i, from, p, ids, versions, l.growing == h)
+	if n > 0 {
+		isAgain := l.growing == h
+		l.turnTo(h)
+		l.isRoomy = l.isRoomy || isAgain
+	}
+	return n
+}
+
+func (ix *Index) stretch(h handle, key member, i uint32, from int, p Parent, ids []block.ID, versions []uint64, isAgain bool) int {
 	if from >= segmentMax {
 		return 0
 	}
@@ -98,7 +128,11 @@ func (ix *Index) stretch(h handle, key member, i uint32, from int, p Parent, ids
 	}
 	if n < len(ids) && from+n == length && length < segmentMax && !ix.space.isTight.Load() {
 		more := ids[n:min(len(ids), segmentMax-from)]
-		ix.extend(h, more)
+		room := 0
+		if isAgain {
+			room = roomy(length + len(more))
+		}
+		ix.extend(h, more, room)
 		n += ix.index(h, length, block.ID(w[length-1]), more, rest(versions, n))
 	}
 	if n > 0 {

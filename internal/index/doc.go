@@ -20,7 +20,9 @@
 //
 // Contents are stored once, whoever holds them. A segment is up to 512 consecutive blocks of a chain and the id that the
 // first one follows. It grows at its end and is cut there; chains that part ways inside it go on in other segments, and
-// nothing is ever split. Tables of 32-bit locations, in which ids are looked up where they stand, find blocks by id.
+// nothing is ever split. While one ledger's chain is told piece by piece, its segment has room for twice as many blocks;
+// when that ledger goes on elsewhere, it has what it needs. Tables of 32-bit locations, in which ids are looked up where they
+// stand, find blocks by id.
 //
 // What a ledger has of a segment is a part: nearly always so many leading blocks, once each, in the device. The segment's
 // list has a member for it, one word: target, slot, and how many leading blocks have a level. Holes, copies, farther tiers
@@ -88,22 +90,23 @@
 //
 // Bytes for a block that one target holds, in chains of 155:
 //
-//	id            8    and about 0.7 for pieces not full, freed or waiting
-//	location      6.3  5.3 in lines that are 74 to 92 % full, at any time some tables more and some less
-//	segment       0.5  64 for each, with the member of a single holder
-//	part          0.4  48 for each
-//	together     15.9  16.5 measured, the process and its runtime included
+//	id            8    and about 0.4 for pieces not full, freed or waiting
+//	location      6.4  5.3 in lines that are 74 to 92 % full, at any time some tables more and some less
+//	segment       0.4  64 for each, with the member of a single holder
+//	part          0.3  52 for each
+//	together     15.5  16.4 measured, the process and its runtime included
 //
-// Another holder of the same block costs a member of two words and a part, 64 bytes for up to 512 blocks. The published
+// Another holder of the same block costs a member of two words and a part, 68 bytes for up to 512 blocks. The published
 // gate, 35 % of holder-blocks with 8 holders and 15 % with 64, has 0.65 different blocks for each holder-block, which gives
-// 0.65 x 15 + 1 = 11; a hole adds about 110 bytes to its part.
+// 0.65 x 15 + 1 = 11; a hole adds about 60 bytes: two spans of 14, and a ghost, if what follows it is held.
 //
 // Match: a look-up for each segment on the way, then a step for each member of it; comparing is a load for each block up to
 // 64 and one for each segment in longer chains. When nothing of it is in a cache, that is four loads which follow from one
 // another for each segment: the table, its line, the segment, and its ids and list side by side. Store: one look at one line
 // of a table for each new block, eight or more of them at a time, and one entry; none for those that follow each other in
-// memory. Remove: a look-up for each block that does not stand beside the one before. Both: two locks for each segment
-// touched. A hole or its repair costs the spans of its part and one step
+// memory. A chain that is told in pieces is copied about twice before it is all there. Remove: a look-up for each block that
+// does not stand beside the one before. Both: two locks for each segment touched. A hole or its repair costs the spans of its
+// part and one step
 // for each part of the same ledger behind it. Drop: a new view, a bit for each slot. A table grows by a line in eight to a
 // line in four of each group, under its own lock: a 256th of all locations moves while others go on. Making room: a look at
 // each ledger's size and one at each part of the one that gives, for at least a 64th of what that has, of little an
@@ -114,5 +117,6 @@
 // Ids, lists, tables and segments lie in grids, which double in place: a position leads to the memory with one look at a
 // directory that is always in the cache. Chunks of 2 MiB and more come straight from the system, on Linux in large pages,
 // outside of the garbage collector's heap; they go back when the index is collected, not before. What one of them has freed
-// the others use. The parts of ledgers are in the heap.
+// the others use. The parts of ledgers and their spans are in the heap, where they have no pointers that a collection would
+// have to follow.
 package index

@@ -14,7 +14,7 @@ func checkLedger(t *testing.T, l *Ledger) (segments int) {
 	ix := l.ix
 	q := ix.enter()
 	defer ix.leave(q)
-	held, orphans, waits, kids, hooked := 0, 0, 0, 0, 0
+	held, orphans, waits, kids, hooked, pieces := 0, 0, 0, 0, 0, 0
 	inside := make(map[block.ID]int32)
 	for i := range l.parts {
 		p := &l.parts[i]
@@ -47,6 +47,9 @@ func checkLedger(t *testing.T, l *Ledger) (segments int) {
 		}
 		if partHeld != int(p.held) || partHeld != int(p.was) || partWaits != int(p.waits) {
 			t.Errorf("part %d: held %d, was %d, waits %d; want %d, %d", i, p.held, p.was, p.waits, partHeld, partWaits)
+		}
+		if p.flags&hasSpans != 0 {
+			pieces++
 		}
 		held += partHeld
 		waits += partWaits
@@ -86,6 +89,9 @@ func checkLedger(t *testing.T, l *Ledger) (segments int) {
 	if held != l.held || orphans != l.orphans || waits != l.waiting || kids != hooked || l.entries != held+len(l.ghosts) {
 		t.Errorf("held %d, orphans %d, waiting %d, entries %d, kids %d; want %d, %d, %d, %d, %d",
 			l.held, l.orphans, l.waiting, l.entries, kids, held, orphans, waits, held+len(l.ghosts), hooked)
+	}
+	if pieces != l.spans.used {
+		t.Errorf("%d parts have spans, and %d pieces of the slab are in use", pieces, l.spans.used)
 	}
 	return segments
 }

@@ -41,13 +41,15 @@ type Ledger struct {
 	isLimited bool // the orphan limit applies
 	parts     []part
 	free      uint32 // head of the list of free parts
-	spans     map[uint32][]span
+	spans     slab
 	ghosts    map[block.ID]ghost
 	strays    map[block.ID]int32 // held blocks whose successors are not where they belong; how many are inside segments
 	dirty     []uint32           // parts to be settled at the end of the operation
 	single    [1]span            // see all
 	spare     []span             // working memory of set and recount
 	last      place              // where the last operation ended: the next one often goes on there
+	growing   handle             // the segment it claimed blocks of last; 0: none
+	isRoomy   bool               // that has more room than it needs; see roomy
 	held      int                // blocks, each once
 	entries   int                // blocks and ghosts
 	orphans   int
@@ -60,10 +62,11 @@ type Ledger struct {
 func (l *Ledger) reset() {
 	l.parts, l.free, l.dirty = nil, 0, nil
 	l.branches.Store(0)
-	l.spans = make(map[uint32][]span)
+	l.spans = slab{}
 	l.ghosts = make(map[block.ID]ghost)
 	l.strays = make(map[block.ID]int32)
 	l.last = place{}
+	l.turnTo(0)
 	l.held, l.entries, l.orphans, l.waiting = 0, 0, 0, 0
 	l.digests, l.lost = [fleet.NumTiers]Digest{}, [fleet.NumTiers]Digest{}
 	l.isPartial.Store(false)

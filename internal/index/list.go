@@ -64,11 +64,11 @@ type covers [fleet.NumTiers]uint16
 
 // members writes down a ledger's covers.
 func (c *covers) members(key member, buf *[fleet.NumTiers]uint64) []uint64 {
-	buf[0] = uint64(key) | uint64(c[0])
+	buf[0] = uint64(key) | uint64(c[0])<<levelBits
 	n := 1
 	for v := 1; v < fleet.NumTiers; v++ {
 		if c[v] > c[v-1] {
-			buf[n] = uint64(key) | uint64(v)<<coverBits | uint64(c[v])
+			buf[n] = uint64(key) | uint64(c[v])<<levelBits | uint64(v)
 			n++
 		}
 	}
@@ -82,7 +82,7 @@ func (ix *Index) enlist(h handle, key member, p uint32, reach int, c *covers) {
 	if s.list.Load()>>32 == 1 && reach > 0 && c[0] == c[fleet.NumTiers-1] && member(s.only.Load()).key() == key {
 		// Nearly always.
 		before := int(uint32(s.link))
-		s.only.Store(uint64(key) | uint64(c[0]))
+		s.only.Store(uint64(key) | uint64(c[0])<<levelBits)
 		s.setLink(p, reach)
 		ix.shrink(h, before, reach)
 		return

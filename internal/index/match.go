@@ -1,6 +1,7 @@
 package index
 
 import (
+	"math/bits"
 	"slices"
 	"sort"
 	"sync/atomic"
@@ -188,19 +189,23 @@ func (ix *Index) begin(h handle, view *view, used uint64, dst []Match) (_ []Matc
 	// Nearly always every member is of a visible ledger, in the device. Cleared at once and written field by field, which is
 	// what a processor does fastest.
 	clear(out)
-	i, all, most := 0, uint64(view.all), uint64(0)
+	i, all, has := 0, uint32(view.all)<<coverBits, uint32(used)
 	out = out[:len(w)]
 	for ; i < len(w); i++ {
 		m := atomic.LoadUint64(&w[i])
-		cover := m & (1<<coverBits - 1)
-		if cover == 0 || m>>coverBits&(1<<levelBits-1) != 0 || m>>(levelBits+coverBits)&(maxSlots-1) >= all {
+		// Level, slot, cover.
+		low := bits.RotateLeft32(uint32(m), -levelBits)
+		cover := low & (1<<coverBits - 1)
+		if low >= all || cover == 0 {
 			break
 		}
-		most = max(most, cover)
 		o := &out[i]
-		o.Target, o.Blocks[0] = fleet.TargetID(m>>32), uint32(min(cover, used))
+		o.Target, o.Blocks[0] = fleet.TargetID(m>>32), min(cover, has)
 	}
-	isOpen = most >= used
+	// The first one or two, as a rule.
+	for k := 0; k < i && !isOpen; k++ {
+		isOpen = out[k].Blocks[0] == has
+	}
 	k += i
 	out = dst[:len(dst)+n]
 	for ; i < len(w); i++ {

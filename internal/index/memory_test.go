@@ -117,3 +117,45 @@ func TestTablesShrink(t *testing.T) {
 		t.Errorf("Match = %v", got)
 	}
 }
+
+// A chain told piece by piece has room to grow, and none that it does not need once its reporter goes on elsewhere.
+func TestNoRoomIsLeftBehind(t *testing.T) {
+	const blocks, batch = 150, 8
+	room := func(ix *Index, id block.ID) int { return int(ix.segment(ix.head(Parent{IsRoot: true}, id)).room) }
+	_, exact := classOf(blocks)
+	for _, tt := range []struct {
+		name string
+		next func(ix *Index, l *Ledger)
+	}{
+		{"another chain", func(_ *Index, l *Ledger) { l.Store(Parent{IsRoot: true}, []block.ID{1 << 40}, fleet.Device) }},
+		{"a drop", func(ix *Index, _ *Ledger) { ix.Drop(1) }},
+		{"a clear", func(_ *Index, l *Ledger) { l.ClearAll() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ix := New(Config{})
+			chain := numbered(blocks)
+			publish(ix, 2, chain, batch)
+			l := publish(ix, 1, nil)
+			moves, last := 0, uint32(0)
+			for i := 0; i < blocks; i += batch {
+				end := min(i+batch, blocks)
+				l.Store(parentOf(chain, i), chain[i:end], fleet.Device)
+				ix.Visible(2).Store(parentOf(chain, i), chain[i:end], fleet.Device)
+				if pos, _ := splitBody(ix.segment(ix.head(Parent{IsRoot: true}, chain[0])).body.Load()); pos != last {
+					moves, last = moves+1, pos
+				}
+			}
+			if moves > 6 || room(ix, chain[0]) <= exact {
+				t.Errorf("growing to %d blocks it moved %d times and has room for %d", blocks, moves, room(ix, chain[0]))
+			}
+			tt.next(ix, l)
+			if got := room(ix, chain[0]); got != exact {
+				t.Errorf("%d blocks have room for %d, want %d", blocks, got, exact)
+			}
+			checkMemory(t, ix)
+			if got := ix.Match(chain, nil); len(got) == 0 || got[len(got)-1].Total() != blocks {
+				t.Errorf("Match = %v", got)
+			}
+		})
+	}
+}

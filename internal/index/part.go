@@ -2,7 +2,6 @@ package index
 
 import (
 	"math"
-	"slices"
 
 	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
@@ -21,7 +20,8 @@ type part struct {
 	kid     uint32 // first of the parts whose parents are in this one
 	next    uint32 // sibling; in a free part the next free one
 	prev    uint32 // sibling
-	plain   uint16 // leading blocks held once in the device; if hasSpans is not set, all there is
+	spans   uint32 // where they are in the ledger's slab, if hasSpans is set
+	plain   uint16 // leading blocks held once in the device, and nothing else; if hasSpans is set, how many spans
 	held    uint16
 	stamp   uint32 // clock when last stored into or touched
 	waits   uint16 // held blocks that wait
@@ -38,7 +38,7 @@ type flags uint8
 const (
 	inUse    flags = 1 << iota
 	isHung         // as above
-	hasSpans       // Ledger.spans tells
+	hasSpans       // Ledger.spans tells, see plain
 	isDirty        // in Ledger.dirty
 )
 
@@ -104,7 +104,7 @@ func (l *Ledger) how(at place) (copies [fleet.NumTiers]uint16, waiting bool) {
 		}
 		return copies, false
 	}
-	for _, s := range l.spans[at.part] {
+	for _, s := range l.spans.at(p.spans, int(p.plain)) {
 		if at.index < int(s.to) {
 			if at.index >= int(s.from) {
 				return s.copies, s.waiting
@@ -127,7 +127,7 @@ func (l *Ledger) holds(at place) bool {
 func (l *Ledger) all(i uint32) []span {
 	p := &l.parts[i]
 	if p.flags&hasSpans != 0 {
-		return l.spans[i]
+		return l.spans.at(p.spans, int(p.plain))
 	}
 	if p.plain == 0 {
 		return nil
@@ -198,25 +198,21 @@ func (l *Ledger) set(at place, copies [fleet.NumTiers]uint16, waiting bool) {
 func (l *Ledger) keepSpans(i uint32, now []span) {
 	p := &l.parts[i]
 	l.spare = now
+	before := 0
+	if p.flags&hasSpans != 0 {
+		before = int(p.plain)
+	}
+	p.flags &^= hasSpans
 	switch {
 	case len(now) == 0:
-		p.plain = 0
+		p.plain, now = 0, nil
 	case len(now) == 1 && now[0].from == 0 && now[0].copies == once() && !now[0].waiting:
-		p.plain = now[0].to
+		p.plain, now = now[0].to, nil
 	default:
-		p.plain = 0
+		p.plain = uint16(len(now))
 		p.flags |= hasSpans
-		if old := l.spans[i]; cap(old) >= len(now) {
-			l.spans[i] = append(old[:0], now...)
-		} else {
-			l.spans[i] = slices.Clone(now)
-		}
-		return
 	}
-	if p.flags&hasSpans != 0 {
-		p.flags &^= hasSpans
-		delete(l.spans, i)
-	}
+	p.spans = l.spans.keep(p.spans, before, now)
 }
 
 // recount adds a copy to each block from..to of a part, or takes one away, as far as every one of them is held before and

@@ -28,9 +28,10 @@ type level uint8
 
 const noLevel level = fleet.NumTiers
 
-// member is a ledger on a segment, in one word: target, slot, level and how many leading blocks have that level or a
-// lesser one. Members in numerical order are in order of targets. One with level 0 is there for each ledger that holds
-// anything on the segment; others only if they say more.
+// member is a ledger on a segment, in one word: target, slot, how many leading blocks have a level or a lesser one, and
+// that level, which is last so that one comparison of the rotated word says that it is 0 and the slot a small one. Members
+// in numerical order are in order of targets. One with level 0 is there for each ledger that holds anything on the segment;
+// others only if they say more.
 type member uint64
 
 const (
@@ -42,14 +43,14 @@ const (
 
 // newMember makes a member; without a level and cover it is the ledger's key.
 func newMember(t fleet.TargetID, s slot, v level, cover int) member {
-	return member(t)<<32 | member(s)<<(levelBits+coverBits) | member(v)<<coverBits | member(cover)
+	return member(t)<<32 | member(s)<<(levelBits+coverBits) | member(cover)<<levelBits | member(v)
 }
 
 func (m member) key() member            { return m &^ (1<<(levelBits+coverBits) - 1) }
 func (m member) target() fleet.TargetID { return fleet.TargetID(m >> 32) }
 func (m member) slot() slot             { return slot(m>>(levelBits+coverBits)) & (maxSlots - 1) }
-func (m member) level() level           { return level(m>>coverBits) & (1<<levelBits - 1) }
-func (m member) cover() int             { return int(m & (1<<coverBits - 1)) }
+func (m member) level() level           { return level(m) & (1<<levelBits - 1) }
+func (m member) cover() int             { return int(m >> levelBits & (1<<coverBits - 1)) }
 
 // segment is a piece of a chain stored once for all who hold any of it: block i+1 follows block i, and the first follows
 // parent. One cache line, no pointers.
@@ -152,13 +153,14 @@ func (ix *Index) newSegment(p Parent, ids []block.ID) handle {
 }
 
 // extend writes blocks after the end, where they are found by id as soon as they are in the table, and no chain leads to
-// them yet; see index. The caller holds the shard's lock and has seen that they fit.
-func (ix *Index) extend(h handle, ids []block.ID) {
+// them yet; see index. If it has to move the others, it makes room for at least so many. The caller holds the shard's lock
+// and has seen that they fit.
+func (ix *Index) extend(h handle, ids []block.ID, room int) {
 	sh, s := ix.shard(h), ix.segment(h)
 	pos, n := splitBody(s.body.Load())
 	want := n + len(ids)
 	if int(s.high) > n || want > int(s.room) {
-		pos = ix.move(sh, s, n, want)
+		pos = ix.move(sh, s, n, max(want, room))
 	}
 	w := ix.words(pos, want)
 	for i, id := range ids {
@@ -177,6 +179,17 @@ func (ix *Index) move(sh *shard, s *segment, n, room int) uint32 {
 	_, size := classOf(room)
 	s.room, s.high = uint16(size), uint16(n)
 	return to
+}
+
+// tidy takes room away that a segment has no use for. It may be another one by now than the caller thinks.
+func (ix *Index) tidy(h handle) {
+	sh, s := ix.shard(h), ix.segment(h)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	_, n := splitBody(s.body.Load())
+	if _, size := classOf(n); n > 0 && size < int(s.room) {
+		ix.move(sh, s, n, n)
+	}
 }
 
 // show lets a segment's first n blocks be seen, which are written already.

@@ -258,18 +258,16 @@ func (pl *plan) warm(ix *Index, ids []block.ID, from int) {
 
 // missing returns the version of its table at which a block of the list is nowhere; 0 if it is known.
 func (pl *plan) missing(ix *Index, ids []block.ID, n int) (version uint64) {
-	if k := n - pl.probed; k < len(pl.probes) {
-		if p := &pl.probes[k]; p.isClear() {
-			return p.version
-		}
+	if n >= pl.probed+len(pl.probes) {
+		// A block that does not go on with what is known is new as a rule, and what follows it then is, too.
+		pl.warm(ix, ids, n)
+	}
+	if p := &pl.probes[n-pl.probed]; p.isClear() {
+		return p.version
 	}
 	isKnown, version := ix.isKnown(ids[n])
 	if isKnown {
 		return 0
-	}
-	if n >= pl.probed+len(pl.probes) && n+1 < len(ids) {
-		// What follows a new block is new.
-		pl.warm(ix, ids, n+1)
 	}
 	return version
 }
