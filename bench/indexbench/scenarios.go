@@ -27,6 +27,8 @@ var scenarios = []scenario{
 		{Name: "gate-cell-cold-p50", Unit: "ns, p50, emptied"},
 		{Name: "gate-cell-cold-cpu", Unit: "ns of processor time, p99, emptied"},
 		{Name: "gate-cell-first", Unit: "ns, p99, emptied, and not asked for shortly before: the hypervisor's waits, too"},
+		{Name: "gate-dependent", Unit: "ns, a load that waits for the one before, in the same process, 128 MiB"},
+		{Name: "one-holder-loads", Unit: "such loads in the time of one-holder-any: the structure needs three, a table's line, a segment, its ids"},
 		{Name: "gate-load-p50", Unit: "ns, a single load after the caches were emptied, beside the cell"},
 		{Name: "gate-load-p99", Unit: "ns, p99 of such loads: what the machine adds to some"},
 		{Name: "gate-write-cpu", AtLeast: true, Unit: "M blocks a second of processor time"},
@@ -113,12 +115,17 @@ func gate(r *report) {
 	}
 	// The stream's keyspace; see workload.Chain.
 	fromLocals := func(int) { chain, dst = l.ix.MatchLocals(workload.First(locals[0]), locals[1:], chain, dst[:0]) }
-	r.value("one-holder-any", bars.Quantile(measure.Each(measure.WallTime, 100_000, next, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
+	anyOne := bars.Quantile(measure.Each(measure.WallTime, 100_000, next, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5)
+	r.value("one-holder-any", anyOne)
 	r.value("one-holder-locals", bars.Quantile(measure.Each(measure.WallTime, 100_000, next, fromLocals), 0.5))
 	r.value("one-holder-warm", bars.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) { next(i % 1000) }, func(int) { dst = l.ix.Match(chain, dst[:0]) }), 0.5))
 	r.value("miss", bars.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) { next(i); locals[0]++ }, fromLocals), 0.5))
 	r.value("diverging", bars.Quantile(measure.Each(measure.WallTime, 100_000, func(i int) { next(i); locals[len(locals)/2]++ }, fromLocals), 0.5))
-	one := oneLoad(control(), 2000)
+	w := control()
+	wait := dependent(w)
+	r.value("gate-dependent", wait)
+	r.value("one-holder-loads", anyOne/wait)
+	one := oneLoad(w, 2000)
 	r.value("gate-load-p50", bars.Quantile(one, 0.5))
 	r.value("gate-load-p99", bars.Quantile(one, 0.99))
 	cell := l.cell(measure.WallTime, 64, 78, 2000, false)
