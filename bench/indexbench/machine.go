@@ -38,12 +38,15 @@ func control() []uint64 {
 	return w
 }
 
-// dependent is the time of a load whose address the load before gave.
+// dependent is the time of a load whose address the load before gave, the median of some rounds.
 func dependent(w []uint64) float64 {
 	var at uint64
-	ns := measure.PerCall(1_000_000, func(int) { at = w[at] })
+	all := make([]float64, 0, 21)
+	for range cap(all) {
+		all = append(all, measure.PerCall(50_000, func(int) { at = w[at] }))
+	}
 	runtime.KeepAlive(at)
-	return ns
+	return bars.Quantile(all, 0.5)
 }
 
 // grouped is the time of one of eight lines, anywhere, that are looked at together and then written: what entering a
