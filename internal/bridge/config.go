@@ -24,6 +24,10 @@ type Config struct {
 	Oracle string `yaml:"oracle"`
 	// Listen is the operator's port: /metrics, /healthz and a page. Empty: none.
 	Listen string `yaml:"listen"`
+	// TokenFile holds the token for the oracle, and TLSCA the authorities of its certificate, PEM. Empty: as the command's own
+	// flags say.
+	TokenFile string `yaml:"token-file"`
+	TLSCA     string `yaml:"tls-ca"`
 	// Engines are the engines to speak for, each a worker. At least one, at most MaxEngines.
 	Engines []Engine `yaml:"engines"`
 

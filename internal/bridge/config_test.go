@@ -20,7 +20,7 @@ func TestFileInDeploy(t *testing.T) {
 	if err := c.Check(); err != nil {
 		t.Fatal(err)
 	}
-	if e := c.Engines[0]; len(c.Engines) != 3 || e.API != "http://10.0.0.5:8000" || e.MaxRunning != 256 || time.Duration(e.LoadEvery) != DefaultLoadEvery {
+	if e := c.Engines[0]; len(c.Engines) != 5 || e.API != "http://10.0.0.5:8000" || e.MaxRunning != 256 || time.Duration(e.LoadEvery) != DefaultLoadEvery {
 		t.Errorf("%+v", c)
 	}
 }
@@ -45,6 +45,13 @@ func TestConfigIsRefusedByName(t *testing.T) {
 		"oracle: o:1\nengines: [{worker: w, events: 'tcp://h:1', ranks: 257}]":                          "ranks: got 257",
 		"oracle: o:1\nengines: [{worker: w, events: 'tcp://h:1', load-every: 1ms}]":                     "load-every: got 1ms",
 		"oracle: o:1\nengines: [{worker: w, events: 'tcp://h:1'}, {worker: w, events: 'tcp://h:2'}]":    "w is given twice",
+		"oracle: o:1\nengines: [{worker: w, events: 'grpc://h'}]":                                       "events: want grpc://host:port",
+		"oracle: o:1\nengines: [{worker: w, events: 'http://h:1'}]":                                     "events: want http://host:port/kv_cache_events",
+		"oracle: o:1\nengines: [{worker: w, events: 'grpc://h:1', replay: 'tcp://h:2'}]":                "replay: it is for ZeroMQ, and events is grpc://h:1",
+		"oracle: o:1\nengines: [{worker: w, events: 'http://h:1/x', bind: true}]":                       "bind: it is for ZeroMQ",
+		"oracle: o:1\nengines: [{worker: w, events: 'grpc://h:1', topic: kv}]":                          "topic: it is for ZeroMQ",
+		"oracle: o:1\nengines: [{worker: w, events: 'http://h:1/x', engine: vllm}]":                     "engine: vllm has no events at http://h:1/x",
+		"oracle: o:1\nengines: [{worker: w, events: 'tcp://h:1', load: 'h:2'}]":                         `load: got "h:2"`,
 	} {
 		c, err := ReadConfig(strings.NewReader(text))
 		if err == nil {
@@ -85,7 +92,7 @@ func FuzzReadConfig(f *testing.F) {
 			return
 		}
 		for _, e := range c.Engines {
-			if e.Events == "" {
+			if e.Events == "" || wayOf(e.Events) != overZeroMQ {
 				continue
 			}
 			if _, err := rankEndpoint(e.Events, max(e.Ranks, 1)-1); err != nil {

@@ -4,12 +4,8 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,7 +42,12 @@ func TestVLLM(t *testing.T) {
 	}
 
 	oracle := start(t)
-	ops := startBridge(t, oracle.grpc, engines)
+	var entries []string
+	for _, e := range engines {
+		entries = append(entries, fmt.Sprintf("worker: %s, address: '127.0.0.1:%d', events: 'tcp://127.0.0.1:%d', replay: 'tcp://127.0.0.1:%d', "+
+			"metrics: 'http://127.0.0.1:%d/metrics'", e.name, e.http, e.events, e.replay, e.http))
+	}
+	ops := startBridge(t, oracle.grpc, entries...)
 	turns := newTurns(t, python, oracle.grpc, ops, engines)
 
 	turns.run("turns", "36")
@@ -128,27 +129,6 @@ func writeModel(t *testing.T) string {
 	return dir
 }
 
-// portNumbers are ports that nobody listens on at the moment, below those that systems give out by themselves: vLLM binds
-// them half a minute later, and would often find that a connection of its own has taken one.
-func portNumbers(t *testing.T, n int) []int {
-	t.Helper()
-	var ports []int
-	for port := 20_000 + os.Getpid()%8000; len(ports) < n; port++ {
-		if port > 30_000 {
-			t.Fatalf("found %d free ports of %d", len(ports), n)
-		}
-		lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		if err := lis.Close(); err != nil {
-			t.Fatal(err)
-		}
-		ports = append(ports, port)
-	}
-	return ports
-}
-
 var engineNames = []string{"vllm-a", "vllm-b"}
 
 // vllmEngine is one vLLM process.
@@ -210,34 +190,6 @@ func (e *vllmEngine) wait(t *testing.T) {
 	if !answers(t.Context(), fmt.Sprintf("http://127.0.0.1:%d/health", e.http), engineTimeout, e.exited) {
 		e.stop(t)
 		t.Fatalf("%s did not get up within %v; it said at the end:\n%s", e.name, engineTimeout, tail(e.log.Bytes(), 30_000))
-	}
-}
-
-// answers waits until an address answers 200; false: it did not in time, or its process has ended.
-func answers(ctx context.Context, url string, within time.Duration, exited <-chan struct{}) bool {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	again := time.NewTicker(200 * time.Millisecond)
-	defer again.Stop()
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-		if err != nil {
-			return false
-		}
-		if resp, err := http.DefaultClient.Do(req); err == nil {
-			_, _ = io.Copy(io.Discard, resp.Body)
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return true
-			}
-		}
-		select {
-		case <-again.C:
-		case <-exited:
-			return false
-		case <-ctx.Done():
-			return false
-		}
 	}
 }
 

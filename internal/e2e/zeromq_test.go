@@ -38,13 +38,17 @@ type libzmq struct {
 
 type fields = map[string]any
 
-func startLibzmq(t *testing.T) *libzmq {
+func startLibzmq(t *testing.T) *libzmq { return startPeer(t, "zeromq.py") }
+
+// startPeer starts a script of testdata that takes commands.
+func startPeer(t *testing.T, script string, args ...string) *libzmq {
 	t.Helper()
 	python := os.Getenv(pythonEnv)
 	if python == "" {
 		t.Fatalf("%s is not set: run this test by `make e2e`", pythonEnv)
 	}
-	p := &libzmq{t: t, cmd: exec.CommandContext(context.WithoutCancel(t.Context()), python, filepath.Join("testdata", "zeromq.py"))}
+	p := &libzmq{t: t, cmd: exec.CommandContext(context.WithoutCancel(t.Context()), python, append([]string{filepath.Join("testdata", script)}, args...)...)}
+	p.cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	p.cmd.Stderr = &p.stderr
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -71,6 +75,7 @@ func startLibzmq(t *testing.T) *libzmq {
 // do has the process do something and returns its answer.
 func (p *libzmq) do(op string, f fields) (answer struct {
 	Endpoint string   `json:"endpoint"`
+	Replay   string   `json:"replay"`
 	Version  string   `json:"version"`
 	Frames   []string `json:"frames"`
 	Request  []string `json:"request"`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,11 +18,12 @@ type bridgeCmd struct {
 	Worker     string            `name:"worker-id" help:"Name of the worker." placeholder:"NAME"`
 	Address    string            `help:"Where gateways reach the engine." placeholder:"HOST:PORT"`
 	Engine     string            `help:"auto, vllm, sglang or trtllm." default:"auto"`
-	Events     string            `help:"Where rank 0 publishes KV events; rank r is at port + r. Default: as the engine says." placeholder:"tcp://HOST:PORT"`
+	Events     string            `help:"Where rank 0 publishes KV events, rank r at port + r; or grpc://HOST:PORT of the engine's gRPC servicer (SMG's), or http://HOST:PORT/kv_cache_events of TensorRT-LLM. Default: as the engine says." placeholder:"tcp://HOST:PORT"`
 	Bind       bool              `help:"Wait at --events for an engine that connects by itself."`
 	EventTopic string            `help:"Only events whose topic begins so." placeholder:"PREFIX"`
 	Replay     string            `help:"Where rank 0 repeats events; rank r is at port + r." placeholder:"tcp://HOST:PORT"`
 	Metrics    string            `help:"The engine's Prometheus address." placeholder:"http://HOST:PORT/metrics"`
+	Load       string            `help:"Where rank 0 publishes its load, as SGLang does; rank r is at port + r. Default: as the engine says." placeholder:"tcp://HOST:PORT"`
 	API        string            `name:"api" help:"Where the engine's other documents are. Default: host of --metrics." placeholder:"http://HOST:PORT"`
 	ORCA       string            `name:"orca" help:"Where an ORCA service reports load out of band." placeholder:"HOST:PORT"`
 	LoadEvery  time.Duration     `help:"Time between two looks at the load." default:"250ms"`
@@ -43,6 +45,15 @@ func (c *bridgeCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	for _, x := range []struct {
+		key, file string
+		flag      *string
+	}{{"token-file", cfg.TokenFile, &e.cli.Security.TokenFile}, {"tls-ca", cfg.TLSCA, &e.cli.Security.TLSCA}} {
+		if x.file != "" && *x.flag != "" && x.file != *x.flag {
+			return fmt.Errorf("%s: %s says %s, the flags or the environment say %s", x.key, c.File, x.file, *x.flag)
+		}
+		*x.flag = cmp.Or(*x.flag, x.file)
+	}
 	log := slog.New(slog.NewTextHandler(e.err, nil))
 	conn, err := e.dialTo(cfg.Oracle)
 	if err != nil {
@@ -59,13 +70,13 @@ func (c *bridgeCmd) config(server string) (bridge.Config, error) {
 	cfg := bridge.Config{}
 	one := bridge.Engine{
 		Worker: c.Worker, Address: c.Address, Kind: c.Engine, Events: c.Events, Bind: c.Bind, Topic: c.EventTopic, Replay: c.Replay,
-		Metrics: c.Metrics, API: c.API, ORCA: c.ORCA, LoadEvery: bridge.Duration(c.LoadEvery), BearerFile: c.BearerFile,
+		Metrics: c.Metrics, Load: c.Load, API: c.API, ORCA: c.ORCA, LoadEvery: bridge.Duration(c.LoadEvery), BearerFile: c.BearerFile,
 		Model: c.Model, BlockSize: c.BlockSize, Ranks: c.Ranks, MaxRunning: c.MaxRunning, Labels: c.Label, Class: c.Class,
 	}
 	switch {
 	case c.File == "":
 		cfg.Engines = []bridge.Engine{one}
-	case c.Worker != "" || c.Events != "" || c.Metrics != "" || c.API != "":
+	case c.Worker != "" || c.Events != "" || c.Metrics != "" || c.API != "" || c.Load != "" || c.Replay != "" || c.ORCA != "":
 		return cfg, errors.New("want --file or flags about one engine, not both")
 	default:
 		f, err := os.Open(c.File)

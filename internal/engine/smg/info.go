@@ -107,6 +107,7 @@ func parseSGLang(f *metrics.Facts, body []byte) error {
 	if n := max(ranks, 1) * max(attention, 1); ranks > 0 && n <= metrics.MaxRank {
 		f.Ranks = n
 	}
+	f.MaxRunning /= max(attention, 1) // it divides them among these ranks
 	return err
 }
 

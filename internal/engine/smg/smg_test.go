@@ -40,7 +40,7 @@ func TestFacts(t *testing.T) {
 		want   metrics.Facts
 	}{
 		{metrics.VLLM, metrics.Facts{Models: []string{"llama", "/models/llama"}, BlockSize: 16, Ranks: 2, MaxRunning: 256}},
-		{metrics.SGLang, metrics.Facts{Models: []string{"m", "/m"}, BlockSize: 64, Ranks: 4, MaxRunning: 512, Started: 1790000000.25}},
+		{metrics.SGLang, metrics.Facts{Models: []string{"m", "/m"}, BlockSize: 64, Ranks: 4, MaxRunning: 128, Started: 1790000000.25}},
 		{metrics.TRTLLM, metrics.Facts{Models: []string{"/models/trt"}}},
 	} {
 		name := tt.engine.String()
