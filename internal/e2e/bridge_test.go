@@ -60,8 +60,8 @@ func startBridge(t *testing.T, oracle string, engines ...string) (ops string) {
 			t.Logf("the bridge said:\n%s", &log)
 		}
 	})
-	if !answers(t.Context(), "http://"+ops+"/healthz", time.Minute, exited) {
-		t.Fatal("not every rank is heard and told after a minute")
+	if !answers(t.Context(), "http://"+ops+"/healthz", 3*time.Minute, exited) {
+		t.Fatal("not every rank is heard and told after three minutes")
 	}
 	return ops
 }

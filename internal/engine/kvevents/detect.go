@@ -7,7 +7,7 @@ const (
 	signVLLM     Signs = 1 << iota // a form that only vLLM has
 	signSGLang                     // a form that only SGLang has
 	signPool                       // Mooncake's keys
-	signNamed                      // a map that names an adapter, nil or not: vLLM, TensorRT-LLM
+	signNamed                      // a map that says of an adapter that there is none: vLLM, TensorRT-LLM
 	signUnnamed                    // a map that does not: SGLang
 	signNegative                   // a negative hash in a form of an age in which vLLM has none
 	signCleared                    // it begins with a clear, as an array
@@ -21,6 +21,9 @@ func (p *partly) sign(b *Batch) {
 		b.Signs |= signPool
 	case p.Kind == Cleared && isFirst && !p.isMap:
 		b.Signs |= signCleared
+	case p.Kind == Stored && p.isMap && p.seen&(1<<fieldSalt) != 0:
+		b.Signs |= signSGLang
+	case p.Kind == Stored && p.isMap && len(p.LoRAName) > 0: // SGLang names one, too, since 0.5.23
 	case p.Kind == Stored && p.isMap && p.seen&(1<<fieldLoRAName) != 0:
 		b.Signs |= signNamed
 	case p.Kind == Stored && p.isMap:

@@ -406,3 +406,32 @@ func TestDetectGolden(t *testing.T) {
 		}
 	}
 }
+
+// An adapter's name is no sign of vLLM any more: SGLang sends it too. That there is none is said by vLLM alone.
+func TestDetectByAdapter(t *testing.T) {
+	limits := DefaultLimits()
+	stored := func(more string, n byte) []byte {
+		const event = "\xa4type\xabBlockStored\xacblock_hashes\x91\x05\xb1parent_block_hash\xc0\xa9token_ids\x91\x07\xaablock_size\x01"
+		return append([]byte{0x92, 1, 0x91, 0x80 + 5 + n}, event+more...)
+	}
+	for _, tt := range []struct {
+		more string
+		n    byte
+		want Engine
+	}{
+		{"\xa9lora_name\xa3sql", 1, EngineUnknown},
+		{"\xa9lora_name\xa3sql\xaacache_salt\xa1t", 2, EngineSGLang},
+		{"\xa9lora_name\xa3sql\xa9group_idx\x00", 2, EngineVLLM},
+		{"\xa9lora_name\xc0", 1, EngineVLLM},
+		{"", 0, EngineSGLang},
+	} {
+		var b Batch
+		if err := b.Decode(stored(tt.more, tt.n), &limits); err != nil || len(b.Events) != 1 {
+			t.Fatalf("%q: %v, %+v", tt.more, err, b.Counts)
+		}
+		var d Detector
+		if got := d.Observe(0, &b); got != tt.want {
+			t.Errorf("%q: %v, want %v", tt.more, got, tt.want)
+		}
+	}
+}
