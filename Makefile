@@ -65,7 +65,7 @@ fmt: ## Format Go and proto files
 .PHONY: generate
 generate: ## Regenerate gen/ from proto/, deploy/monitoring and the settings in docs/operations.md
 	$(BUF) generate
-	go run ./internal/telemetry/boards/write deploy/monitoring
+	go test -count=1 -run='^TestFilesAreThoseOfToday$$' ./internal/telemetry/boards -update
 	go test -count=1 -run='^TestOperationsDocListsSettings$$' ./server/cmd/kvoracle -update
 
 .PHONY: tidy

@@ -3,6 +3,7 @@ package boards
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,12 +23,19 @@ func read(t *testing.T, path ...string) []byte {
 	return text
 }
 
+var update = flag.Bool("update", false, "write the files in deploy/monitoring")
+
 func TestFilesAreThoseOfToday(t *testing.T) {
 	dashboard, err := Dashboard()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string][]byte{RulesFile: Rules(), DashboardFile: dashboard} {
+		if *update {
+			if err := os.WriteFile(filepath.Join("..", "..", "..", "deploy", "monitoring", name), want, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if !bytes.Equal(read(t, "deploy", "monitoring", name), want) {
 			t.Errorf("deploy/monitoring/%s is not what the tables say; run: make generate", name)
 		}

@@ -247,7 +247,7 @@ func TestOperationsDocListsSettings(t *testing.T) {
 	if !*update {
 		t.Fatal("docs/operations.md lists other settings than kvoracle --help; run: make generate")
 	}
-	if err := os.WriteFile(path, []byte(before+"<!-- settings -->\n"+want+"<!-- end -->"+after), 0o644); err != nil { //nolint:gosec // a document
+	if err := os.WriteFile(path, []byte(before+"<!-- settings -->\n"+want+"<!-- end -->"+after), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
