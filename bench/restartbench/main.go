@@ -64,12 +64,12 @@ func run(rounds int) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // a temporary folder
 	d, err := snapshot.Open(dir, "")
 	if err != nil {
 		return err
 	}
-	defer d.Close()
+	defer func() { _ = d.Close() }() // nothing is written by it
 
 	var bytes, save, load, memory, decide, decideSaving, report, reportSaving []float64
 	for range rounds {
