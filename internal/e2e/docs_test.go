@@ -149,3 +149,21 @@ func TestEnvoyDoc(t *testing.T) {
 		"127.0.0.1:800'$i'", "'$(echo "+strings.Join(addresses, " ")+" | cut -d' ' -f$i)'",
 	))
 }
+
+// TestDiscoveryDoc runs the commands of docs/discovery.md.
+func TestDiscoveryDoc(t *testing.T) {
+	build(t, "client/cmd/kvoraclectl")
+	s := start(t)
+	dir := t.TempDir()
+	t.Cleanup(func() { // of a document that failed on the way
+		text, err := os.ReadFile(filepath.Join(dir, "discover.pid"))
+		if err != nil {
+			return
+		}
+		if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && t.Failed() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	runBlocks(t, filepath.Join("..", "..", "docs", "discovery.md"), dir,
+		[]string{"PATH=" + programs + string(os.PathListSeparator) + os.Getenv("PATH")}, strings.NewReplacer("127.0.0.1:7070", s.grpc))
+}

@@ -24,22 +24,23 @@ type cli struct {
 	Security securityFlags   `embed:""`
 	Timeout  time.Duration   `help:"Longest wait for one answer." default:"5s" env:"KVORACLE_TIMEOUT"`
 
-	Route   routeCmd   `cmd:"" help:"Ask which worker should serve a prompt."`
-	Explain explainCmd `cmd:"" help:"Show why a recent decision was made, candidate by candidate."`
-	Workers workersCmd `cmd:"" help:"List the workers and what the oracle believes of them."`
-	Watch   watchCmd   `cmd:"" help:"List the workers again whenever something changes."`
-	Top     topCmd     `cmd:"" help:"Watch the fleet: load, caches, decisions a second, the share of prompts found in caches."`
-	Verify  verifyCmd  `cmd:"" help:"Show what a worker is believed to hold, to compare it with the engine."`
-	Drain   drainCmd   `cmd:"" help:"Take a worker out of new choices, or back in."`
-	Remove  removeCmd  `cmd:"" help:"Forget a worker."`
-	Script  scriptCmd  `cmd:"" help:"Run a protocol transcript and compare the answers."`
-	Bench   benchCmd   `cmd:"" help:"Measure a deployment: calls at a fixed rate, and the percentiles of what they take."`
-	Demo    demoCmd    `cmd:"" help:"Route a real trace on a simulated fleet, live, and compare policies."`
-	Record  recordCmd  `cmd:"" help:"Write a log of live requests for a replay: lengths, times and scrambled block hashes, no tokens."`
-	Bridge  bridgeCmd  `cmd:"" help:"Speak for engines: their KV events and load, reported to the oracle."`
-	Replay  replayCmd  `cmd:"" help:"Serve your own request log with every policy in virtual time, and plot the difference."`
-	Capture captureCmd `cmd:"" help:"Write what an engine publishes about its cache to a file. It holds token ids."`
-	Play    playCmd    `cmd:"" help:"Publish such a file again, as the engine did."`
+	Route    routeCmd    `cmd:"" help:"Ask which worker should serve a prompt."`
+	Explain  explainCmd  `cmd:"" help:"Show why a recent decision was made, candidate by candidate."`
+	Workers  workersCmd  `cmd:"" help:"List the workers and what the oracle believes of them."`
+	Watch    watchCmd    `cmd:"" help:"List the workers again whenever something changes."`
+	Top      topCmd      `cmd:"" help:"Watch the fleet: load, caches, decisions a second, the share of prompts found in caches."`
+	Verify   verifyCmd   `cmd:"" help:"Show what a worker is believed to hold, to compare it with the engine."`
+	Drain    drainCmd    `cmd:"" help:"Take a worker out of new choices, or back in."`
+	Remove   removeCmd   `cmd:"" help:"Forget a worker."`
+	Script   scriptCmd   `cmd:"" help:"Run a protocol transcript and compare the answers."`
+	Bench    benchCmd    `cmd:"" help:"Measure a deployment: calls at a fixed rate, and the percentiles of what they take."`
+	Demo     demoCmd     `cmd:"" help:"Route a real trace on a simulated fleet, live, and compare policies."`
+	Record   recordCmd   `cmd:"" help:"Write a log of live requests for a replay: lengths, times and scrambled block hashes, no tokens."`
+	Bridge   bridgeCmd   `cmd:"" help:"Speak for engines: their KV events and load, reported to the oracle."`
+	Discover discoverCmd `cmd:"" help:"Keep the fleet as a file, DNS or Kubernetes says it is."`
+	Replay   replayCmd   `cmd:"" help:"Serve your own request log with every policy in virtual time, and plot the difference."`
+	Capture  captureCmd  `cmd:"" help:"Write what an engine publishes about its cache to a file. It holds token ids."`
+	Play     playCmd     `cmd:"" help:"Publish such a file again, as the engine did."`
 }
 
 // env is what a command works with.
