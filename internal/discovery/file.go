@@ -34,7 +34,7 @@ func (f *File) Look(context.Context) ([]Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.Close() //nolint:errcheck // it is only read
+	defer in.Close()
 	text, err := io.ReadAll(io.LimitReader(in, MaxAnswer+1))
 	if err != nil {
 		return nil, err

@@ -19,7 +19,10 @@ import (
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
-var template = &kvoraclev1.WorkerSpec{Model: "m", BlockSize: 16, Labels: map[string]string{"pool": "a"}}
+// template is what all workers have in common.
+func template() *kvoraclev1.WorkerSpec {
+	return &kvoraclev1.WorkerSpec{Model: "m", BlockSize: 16, Labels: map[string]string{"pool": "a"}}
+}
 
 // show writes endpoints in a line each.
 func show(t *testing.T, list []Endpoint, err error) []string {
@@ -100,10 +103,9 @@ func FuzzFile(f *testing.F) {
 
 // names is a DNS server on a real socket.
 type names struct {
-	mu      sync.Mutex
-	a       map[string][]string // IPv4 addresses by name
-	srv     map[string][]string // "port target" by name
-	answers int
+	mu  sync.Mutex
+	a   map[string][]string // IPv4 addresses by name
+	srv map[string][]string // "port target" by name
 }
 
 func (n *names) set(name string, ips ...string) {
@@ -145,7 +147,6 @@ func (n *names) answer(q []byte) []byte {
 	const typeA, typeSRV = 1, 33
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.answers++
 	var labels []string
 	at := 12
 	for q[at] != 0 {
@@ -197,7 +198,7 @@ func TestDNS(t *testing.T) {
 	n.set("one.test", "10.0.0.1")
 	n.set("two.test", "10.0.0.1", "10.0.0.9")
 	look := func(name string) []string {
-		d := &DNS{Name: name, Template: template, Resolver: r}
+		d := &DNS{Name: name, Template: template(), Resolver: r}
 		got, err := d.Look(t.Context())
 		return show(t, got, err)
 	}
@@ -253,7 +254,7 @@ func (a *api) serve(t *testing.T) *Kube {
 		}
 	}))
 	t.Cleanup(s.Close)
-	return &Kube{API: s.URL + "/", Client: s.Client(), Namespace: "ns", Template: template, Token: func() (string, error) { return "t0", nil }}
+	return &Kube{API: s.URL + "/", Client: s.Client(), Namespace: "ns", Template: template(), Token: func() (string, error) { return "t0", nil }}
 }
 
 func TestEndpointSlices(t *testing.T) {
