@@ -531,7 +531,7 @@ func TestSilentGatewaysPrefillsEndByTheClock(t *testing.T) {
 	for _, step := range []struct {
 		in   time.Duration
 		want float64
-	}{{0, 3}, {625 * time.Millisecond, 2.5}, {1250 * time.Millisecond, 2}, {2500 * time.Millisecond, 1}, {3750 * time.Millisecond, 0}} {
+	}{{0, 3}, {650 * time.Millisecond, 2.48}, {1250 * time.Millisecond, 2}, {2500 * time.Millisecond, 1}, {3750 * time.Millisecond, 0}} {
 		if got := pending(at + step.in); got != step.want {
 			t.Errorf("%v after three prefills of a second: %v s pending, want %v", step.in, got, step.want)
 		}

@@ -21,7 +21,7 @@ type Peers struct {
 	ids     []fleet.TargetID
 	changed []fleet.TargetID // each once, unless it was dropped and is another's now
 	waiting []fleet.TargetID // those with a request without a first token, in no order
-	clocked bool             // some of them change with the clock
+	worked  int64            // the clock's step to which they were worked off
 
 	all, fresh, work, kv int   // how many there are, and of those how many said what; see said
 	stale                int64 // on the tracker's clock, no report gets too old before
@@ -38,7 +38,6 @@ type said struct{ fresh, work, kv bool }
 type link struct {
 	peers   *Peers // nil: none
 	noted   bool   // among the changed
-	clocked bool   // its prefill was worked off by the clock when it was last looked at
 	waiting int    // its place among the waiting, counted from 1; 0: none
 	said    said   // as counted
 }
@@ -167,26 +166,22 @@ func (p *Peers) count(s said, n int) {
 	}
 }
 
-// workOff moves the prefills that are worked off by the clock.
+// workOff moves the prefills that are worked off by the clock, once in each of its steps.
 func (p *Peers) workOff() {
 	t := p.t
-	if len(t.habits) == 0 && !p.clocked {
+	moved := t.step() != p.worked
+	if p.worked = t.step(); !moved && len(t.habits) == 0 {
 		return
 	}
-	p.clocked = false
 	for i := len(p.waiting) - 1; i >= 0; i-- { // backwards: who leaves is replaced by one that was looked at
 		g := t.target(p.waiting[i])
 		if g == nil || g.peers != p {
 			continue
 		}
 		t.presume(g)
-		b := g.prefills.first
-		moves := b != nil && !t.tells(b.Gateway)
-		if moves || g.clocked {
+		if moved && g.prefills.first != nil {
 			p.note(g)
 		}
-		g.clocked = moves
-		p.clocked = p.clocked || moves
 	}
 }
 

@@ -116,9 +116,9 @@ func TestChangesKeepUp(t *testing.T) {
 					if want[i].KVUsed < 0 {
 						met["memory unknown"]++
 					}
-				}
-				if p.clocked {
-					met["by the clock"]++
+					if g := tr.target(id); g != nil && tr.begun(g) > 0 {
+						met["by the clock"]++
+					}
 				}
 			}
 		}
@@ -153,6 +153,13 @@ func TestChangesAreFew(t *testing.T) {
 	tr.Touch(40)
 	tr.Touch(4000)
 	look("progress of one, costs of another", 0, 7, 40)
+	look("less than a step of the clock", 9*time.Millisecond)
+	look("a step, in which all work on", 10*time.Millisecond, all...)
+	look("no further one", 19*time.Millisecond)
+	for id := range DecisionID(1000) {
+		tr.FirstToken(id, after(19*time.Millisecond))
+	}
+	look("first tokens of all", 19*time.Millisecond, all...)
 	_, _ = tr.Report(9, Sample{Running: Known(1), UsedBlocks: Known(1), TotalBlocks: Known(9)}, after(9*time.Second))
 	look("a report", 9*time.Second, 9)
 	look("reports as old as they may get", 10*time.Second)

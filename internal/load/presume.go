@@ -1,13 +1,18 @@
 package load
 
-// A gateway that does not tell first tokens would keep every prefill charged until the request ends. So the clock does:
-// a target works its prefills off one after the other, and one of such a gateway that has had its time is presumed over.
-// Of a gateway that does tell nothing is presumed: when it says nothing the request does wait.
+// A target works its prefills off one after the other, by the clock: of the first one that has no first token yet only
+// the rest is pending, or a long one would look to the next request as long as it did when it came. One of a gateway
+// that does not tell first tokens, which would stay charged until the request ends, is presumed over when it has had its
+// time. Of a gateway that does tell nothing is presumed over: when it says nothing the request does wait, and the longer
+// it is overdue the more is taken to be left, up to all of it: such an engine is slow, or stuck.
 const (
 	// presumeAfter is the multiple of its own prefill that a booking is given once its turn has come.
 	presumeAfter = 1.25
 	// presumeLeast is what every prefill is given at least, in nanoseconds: an iteration or two.
 	presumeLeast = 10_000_000
+	// workStep is the step of the clock by which work is worked off, in nanoseconds: who follows many targets need not look
+	// at each of them more often.
+	workStep = 10_000_000
 
 	// A gateway is taken to be silent when fewer than half of its requests that ended had a first token told. silence is
 	// the weight of the newest.
@@ -47,15 +52,18 @@ func (t *Tracker) learnHabit(b *booking) {
 	t.habits[b.Gateway] = habit
 }
 
-// begun is how much of the first prefill of a target has been worked off by the clock, in nanoseconds; 0 when its gateway
-// tells.
+// begun is how much of the first prefill of a target counts as worked off by the clock, in nanoseconds.
 func (t *Tracker) begun(g *target) int64 {
 	b := g.prefills.first
-	if b == nil || len(t.habits) == 0 || t.tells(b.Gateway) {
+	if b == nil {
 		return 0
 	}
-	return min(int64(float64(t.clock-max(g.turn, b.came))/presumeAfter), b.amounts.prefill)
+	had, all := int64(float64(max(t.step()-max(g.turn, b.came), 0))/presumeAfter), b.amounts.prefill
+	return max(min(had, 2*all-had), 0)
 }
+
+// step is the clock's last whole workStep.
+func (t *Tracker) step() int64 { return t.clock - t.clock%workStep }
 
 // presume ends the prefills of a target that have had their time.
 func (t *Tracker) presume(g *target) {

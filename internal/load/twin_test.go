@@ -199,10 +199,15 @@ func (w *twin) begun(id fleet.TargetID) int64 {
 			b = o
 		}
 	}
-	if b == nil || w.tells(b.Gateway) {
+	if b == nil {
 		return 0
 	}
-	return min(int64(float64(w.clock-max(w.targets[id].turn, b.at))/1.25), b.nanos)
+	had := w.clock.Truncate(10*time.Millisecond) - max(w.targets[id].turn, b.at)
+	done := int64(float64(max(had, 0)) / 1.25)
+	if done > b.nanos { // overdue
+		return max(b.nanos-(done-b.nanos), 0)
+	}
+	return done
 }
 
 // presume looks for the first prefill of a target until it may stay.

@@ -9,9 +9,9 @@ import (
 // maxMarkets bounds the models whose prices are remembered. Beyond it all begin anew, which costs a minute of learning.
 const maxMarkets = 4096
 
-// prices shows the market of a model which share of the candidates has prefill pending, and asks what things cost for a
-// prompt that goes on from end. Dry runs look and leave no trace. The caller holds deciding.
-func (o *Oracle) prices(r *RouteRequest, end uint64, busy float64, now time.Time) policy.Prices {
+// prices shows the market of a model which share of the candidates has prefill pending, and asks what things cost. Dry
+// runs look and leave no trace. The caller holds deciding.
+func (o *Oracle) prices(r *RouteRequest, busy float64, now time.Time) policy.Prices {
 	m := o.markets[r.Model]
 	if m == nil {
 		if len(o.markets) >= maxMarkets {
@@ -20,12 +20,30 @@ func (o *Oracle) prices(r *RouteRequest, end uint64, busy float64, now time.Time
 		m = &policy.Market{}
 		o.markets[r.Model] = m
 	}
-	at := seconds(now)
-	if r.DryRun {
-		return m.Prices(o.uses.Of(end, at))
+	if !r.DryRun {
+		m.Observe(seconds(now), busy)
 	}
-	m.Observe(at, busy)
-	return m.Prices(o.uses.Add(end, at))
+	return m.Prices()
+}
+
+// indebt tells a request how deep the deepest match is, and what the lack of a copy of that has cost. It returns the name
+// of the debt. What is still being computed leaves none: a copy would not have been there sooner.
+func (o *Oracle) indebt(req *policy.Request, w *work, deepest *hold, now time.Time) (end uint64) {
+	if deepest == nil || deepest.guess > 0 {
+		return 0
+	}
+	if end = w.end(deepest); end != 0 {
+		req.Deepest = max(req.PromptTokens-deepest.depth(), 1)
+		req.Debt = o.debts.Of(end, seconds(now))
+	}
+	return end
+}
+
+// owe notes what a choice changes of a debt.
+func (o *Oracle) owe(r *RouteRequest, end uint64, by float64, now time.Time) {
+	if !r.DryRun {
+		o.debts.Add(end, seconds(now), by)
+	}
 }
 
 // busy is the share of the candidates with prefill pending.
@@ -48,14 +66,20 @@ func (w *work) deepest() *hold {
 	return deepest
 }
 
-// deeper is the deeper one of a, which may be nil, and b. Of two it is the one in larger blocks, so that the order in which
-// they are looked at does not matter.
+// deeper is the deeper one of a, which may be nil, and b. Of two it is the one in larger blocks, then the one of which more
+// is reported, so that the order in which they are looked at does not matter.
 func (w *work) deeper(a, b *hold) *hold {
 	x, y := 0, b.depth()
 	if a != nil {
 		x = a.depth()
 	}
-	if y > x || y == x && a != nil && w.prompts[b.size].size > w.prompts[a.size].size {
+	switch {
+	case y > x:
+		return b
+	case y < x || a == nil:
+		return a
+	}
+	if m, n := w.prompts[a.size].size, w.prompts[b.size].size; n > m || n == m && b.guess < a.guess {
 		return b
 	}
 	return a

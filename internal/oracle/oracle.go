@@ -146,7 +146,7 @@ type Oracle struct {
 	sessions *lru
 	history  *history
 	markets  map[string]*policy.Market // by model
-	uses     policy.Uses               // of ends of prefixes
+	debts    policy.Debts              // of prefixes
 	board    board
 
 	work sync.Pool // of *work

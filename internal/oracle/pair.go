@@ -74,7 +74,7 @@ func (o *Oracle) choosePair(r *RouteRequest, req *policy.Request, now time.Time,
 		busy = w
 	}
 	w.eligible, w.share = len(w.cands), busy.busy()
-	req.Prices = o.prices(r, busy.end(busy.deepest()), w.share, now)
+	req.Prices = o.prices(r, w.share, now)
 	if r.Explain || r.Goals.IsSet() {
 		req.Places = 0
 	}

@@ -55,9 +55,11 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 		}
 	}
 	w.share = float64(busy) / float64(w.eligible)
-	req.Prices = o.prices(r, w.end(deepest), w.share, now)
+	req.Prices = o.prices(r, w.share, now)
+	debt := o.indebt(req, w, deepest, now)
 	req.Places = max(req.Places, rankedPlaces)
 	policy.LeastTime{}.Pick(req, &table, &w.picked)
+	o.owe(r, debt, w.picked.Owed, now)
 
 	form := r.Prompt.form()
 	for i := range w.picked.Top {

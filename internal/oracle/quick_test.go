@@ -243,7 +243,15 @@ func (v *town) compare(q *RouteRequest) {
 	defer o.deciding.Unlock()
 	a := policy.Request{PromptTokens: q.Prompt.Length, ExpectedOutput: float64(q.ExpectedOutput), Places: q.MaxAlternatives + 1}
 	b := a
-	errShort, errLong = o.pick(q, &a, v.now, short), o.choose(q, &b, v.now, long)
+	end, debt := long.end(long.deepest()), float64(v.r.IntN(3))*1e-4
+	owing := func() {
+		o.debts.Add(end, seconds(v.now), -policy.MaxTerm)
+		o.debts.Add(end, seconds(v.now), debt)
+	}
+	owing()
+	errShort = o.pick(q, &a, v.now, short)
+	owing()
+	errLong = o.choose(q, &b, v.now, long)
 	if (errShort == nil) != (errLong == nil) || errors.Is(errShort, errLeft) {
 		v.t.Fatalf("choice: %v, want %v", errShort, errLong)
 	}
@@ -254,6 +262,10 @@ func (v *town) compare(q *RouteRequest) {
 	if a.Prices != b.Prices || short.share != long.share || short.eligible != long.eligible || short.session != long.session || short.choice.Reason != long.choice.Reason {
 		v.t.Fatalf("got %+v, busy %v of %d, session %v, %v\nwant %+v, busy %v of %d, session %v, %v", a.Prices, short.share, short.eligible, short.session, short.choice.Reason,
 			b.Prices, long.share, long.eligible, long.session, long.choice.Reason)
+	}
+	if a.Deepest != b.Deepest || a.Debt != b.Debt || a.Deepest > 0 && math.Abs(short.picked.Owed-long.choice.Owed()) > 1e-9 {
+		v.t.Fatalf("got %d tokens at the deepest, a debt of %v and %v for it, want %d, %v, %v", a.Deepest, a.Debt, short.picked.Owed,
+			b.Deepest, b.Debt, long.choice.Owed())
 	}
 	if e, f := short.end(short.deepestHold()), long.end(long.deepest()); e != f {
 		v.t.Fatalf("end of the deepest match: %x, want %x", e, f)
@@ -296,7 +308,7 @@ func (v *town) compare(q *RouteRequest) {
 		"chosen for what is common": short.targets[0].depth() > 0 && short.holdOf(short.targets[0].id) == nil,
 		"text":                      q.Prompt.IsText, "some full": short.roster.full > 0, "not plain": !short.roster.isPlain(q), "holders": len(short.holds) > 0,
 		"two block sizes": len(short.prompts) > 1, "busy": short.share > 0, "session": short.session == SessionStayed,
-		"guessed": short.targets[0].guess > 0, "learned": o.learn.Stats().Samples > 0, "presumed": o.load.Stats().Presumed > 0,
+		"guessed": short.targets[0].guess > 0, "owes": short.picked.Owed > 0, "pays": short.picked.Owed < 0, "learned": o.learn.Stats().Samples > 0, "presumed": o.load.Stats().Presumed > 0,
 		"transfer": short.choice.Scores[0].Terms.Transfer > 0, "memory": short.choice.Scores[0].Terms.Memory > 0,
 	} {
 		if isSo {
@@ -337,7 +349,7 @@ func TestQuickWayIsTheLongWay(t *testing.T) {
 	}
 	for _, need := range []string{
 		"nobody", "all full", "some full", "not plain", "holders", "two block sizes", "busy", "session", "guessed", "learned", "presumed",
-		"common", "commonly expected", "several kinds", "nothing alone", "chosen for what is common", "transfer", "memory", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
+		"common", "commonly expected", "several kinds", "nothing alone", "chosen for what is common", "transfer", "memory", "owes", "pays", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
 		"load reported", "load imputed", "load booked_only", "blocks silent", "blocks stale", "blocks fresh", "blocks approximate",
 	} {
 		if met[need] < 8 {

@@ -352,12 +352,14 @@ func (o *Oracle) choose(r *RouteRequest, req *policy.Request, now time.Time, w *
 		return err
 	}
 	w.eligible, w.share = len(w.cands), w.busy()
-	req.Head, req.Prices = head(&w.prompts[0]), o.prices(r, w.end(w.deepest()), w.share, now)
+	req.Head, req.Prices = head(&w.prompts[0]), o.prices(r, w.share, now)
+	debt := o.indebt(req, w, w.deepest(), now)
 	if r.Explain || r.Goals.IsSet() {
 		req.Places = 0
 	}
 	w.rules.policy.Choose(req, w.cands, &w.choice)
 	policy.Prefer(req, r.Goals, w.cands, &w.choice)
+	o.owe(r, debt, w.choice.Owed(), now)
 	return nil
 }
 

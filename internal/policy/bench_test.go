@@ -78,6 +78,9 @@ func BenchmarkPick(b *testing.B) {
 					}
 				}
 				req.Places = 3
+				if !idle { // a copy of what the deepest holder has is worth thinking about
+					req.Deepest, req.Debt = 500, 0.01
+				}
 				table, _ := tableOf(req, cands)
 				var d Pick
 				b.ReportAllocs()

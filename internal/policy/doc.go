@@ -10,7 +10,7 @@
 //   - every float in d.Scores is finite and at least 0: impossible inputs (negative, NaN, infinite, a capacity of
 //     zero) are read as the nearest possible one, and no term exceeds MaxTerm;
 //   - 1 <= Uncached <= PromptTokens for a prompt that is not empty: engines always compute the last token;
-//   - LeastTime: Cost == Terms.Sum(), TTFT <= Cost.
+//   - LeastTime: Cost == Terms.Sum(), TTFT <= Cost + Terms.Copy.
 //
 // Ranking of the policies that compare costs: let c be the least cost. Candidates whose cost is within TieBand of c are
 // tied and ordered by the tie rules; all others follow by cost, then target id. Ties are therefore a group and not a

@@ -56,6 +56,7 @@ func FuzzChoose(f *testing.F) {
 		}
 		p := DefaultLeastTime()
 		req.Prices = Prices{Prefill: active, Stall: pending, Decode: used}
+		req.Deepest, req.Debt = cached/2, pending
 		var d Decision
 		p.Choose(req, cands, &d)
 		checkDecision(t, p, req, cands, &d)
@@ -121,6 +122,7 @@ func checkDecision(t *testing.T, p Policy, req *Request, cands []Candidate, d *D
 		s := &d.Scores[i]
 		for _, v := range []float64{
 			s.Terms.Queue, s.Terms.Prefill, s.Terms.Fleet, s.Terms.Decode, s.Terms.Transfer, s.Terms.Memory, s.Terms.Batch,
+			s.Terms.Copy,
 		} {
 			if !(v >= 0 && v <= MaxTerm) {
 				t.Fatalf("%s: candidate %d: term out of range: %+v", p.Name(), i, *s)
@@ -138,7 +140,8 @@ func checkDecision(t *testing.T, p Policy, req *Request, cands []Candidate, d *D
 	if _, ok := p.(LeastTime); ok {
 		for i := range d.Scores {
 			s := &d.Scores[i]
-			if sum := s.Terms.Sum(); sum < MaxTerm && math.Abs(s.Cost-sum) > 1e-9*sum+1e-300 {
+			sum := s.Terms.Sum()
+			if all := sum + 2*s.Terms.Copy; all < MaxTerm && math.Abs(s.Cost-sum) > 1e-9*all+1e-300 {
 				t.Fatalf("candidate %d: cost is not the sum of terms %v: %+v", i, sum, *s)
 			}
 		}

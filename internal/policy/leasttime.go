@@ -26,6 +26,8 @@ package policy
 //	           of what is held, what the prompt adds, and the output still to come, its own included. Memory frees as
 //	           sequences end, so the wait is of the order of one sequence's life.
 //	Batch    = out*step * q/MaxBatch,  q = requests beyond MaxBatch with this one
+//	Copy     = min(Debt, what own, its iterations and Fleet are more than with Deepest tokens to compute), taken away
+//	           A copy that many want is no loss but an investment, and paid as far as its lack has cost already: see Debts.
 //
 // TTFT = Queue + Prefill + Transfer + Memory + Batch.
 //
@@ -105,10 +107,17 @@ func one(req *Request, prices Prices, c *Candidate, m *CostModel, s *Score) {
 		}
 	}
 	n := float64(h.Uncached)
+	pairs := pairsOf(n, float64(prompt)-n)
 	*s = Score{
-		Terms: t, TTFT: t.ttft(), Uncached: int(h.Uncached), Cached: int(h.Cached),
-		Cost: row.cost(out, prices.Prefill, n, pairsOf(n, float64(prompt)-n), need) + h.Transfer,
+		TTFT: t.ttft(), Uncached: int(h.Uncached), Cached: int(h.Cached),
+		Cost: row.cost(out, prices.Prefill, n, pairs, need) + h.Transfer,
 	}
+	if deepest := req.deepest(); n > deepest {
+		s.copy = row.copyOf(prices.Prefill, n, pairs, deepest, pairsOf(deepest, float64(prompt)-deepest))
+		t.Copy = min(req.debt(), s.copy, MaxTerm)
+		s.Cost = max(s.Cost-t.Copy, 0)
+	}
+	s.Terms = t
 }
 
 // memory tells the KV tokens that decoding reads and those that are held. The engine's own gauge knows of shared blocks

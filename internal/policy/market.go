@@ -3,15 +3,13 @@ package policy
 import "math"
 
 // Market learns what a second of prefill takes from later arrivals, from how often targets are found with prefill
-// pending. With b the share of targets that have some, smoothed over MarketMemory, and u the recent uses of the prefix
-// that a request would repeat elsewhere (see Uses),
+// pending. With b the share of targets that have some, smoothed over MarketMemory,
 //
-//	Prices.Prefill = 1 / ((1-b) * (1+u)), at most MaxPrefillPrice
+//	Prices.Prefill = 1 / (1-b), at most MaxPrefillPrice
 //
-// 1/(1-b) is by how much a queue of that utilisation stretches work (M/M/1): on an idle fleet a second costs those who
-// come later about a second, on a busy one each that waits passes the delay on. A copy of a prefix that many ask for is
-// no loss but an investment: the next u requests find a second holder. A prefix that one conversation goes on with is
-// worth nothing at the place it leaves.
+// This is by how much a queue of that utilisation stretches work (M/M/1): on an idle fleet a second costs those who
+// come later about a second, on a busy one each that waits passes the delay on. What a copy of a prefix that many ask for
+// gives back is the business of Debts.
 //
 // Stall and Decode are 0: what they would price, slower output of sequences under way, is weighed against no promise so
 // far, and in simulation charging it costs time to first token, most where memory is short.
@@ -53,8 +51,7 @@ func (m *Market) Observe(now, share float64) {
 // Busy is the smoothed share of targets with prefill pending, 0 to 1.
 func (m *Market) Busy() float64 { return m.busy }
 
-// Prices are what things cost now for a request whose prefix had so many recent uses.
-func (m *Market) Prices(uses float64) Prices {
-	b := min(m.busy, 1-1/MaxPrefillPrice)
-	return Prices{Prefill: 1 / ((1 - b) * (1 + within(uses, maxTokens)))}
+// Prices are what things cost now.
+func (m *Market) Prices() Prices {
+	return Prices{Prefill: 1 / (1 - min(m.busy, 1-1/MaxPrefillPrice))}
 }

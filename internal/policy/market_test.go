@@ -14,10 +14,7 @@ func TestMarketPricesPrefillByTheQueue(t *testing.T) {
 			for now := 0.0; now < 15*MarketMemory; now += step {
 				m.Observe(now, share)
 			}
-			if got := m.Prices(3); math.Abs(got.Prefill-want/4) > 1e-3*want {
-				t.Errorf("share %v every %v s, three uses: %+v, want %v", share, step, got, want/4)
-			}
-			if got := m.Prices(0); math.Abs(got.Prefill-want) > 1e-3*want || got.Stall != 0 || got.Decode != 0 {
+			if got := m.Prices(); math.Abs(got.Prefill-want) > 1e-3*want || got.Stall != 0 || got.Decode != 0 {
 				t.Errorf("share %v every %v s: %+v, want %v", share, step, got, want)
 			}
 		}
@@ -44,35 +41,5 @@ func TestMarketFollowsAndForgets(t *testing.T) {
 	m.Observe(1000+20*MarketMemory, math.NaN())
 	if m.Busy() > 1e-6 {
 		t.Errorf("long after: %v", m.Busy())
-	}
-}
-
-func TestUsesCountAndForget(t *testing.T) {
-	var u Uses
-	if got := u.Of(7, 5); got != 0 {
-		t.Errorf("before anything: %v", got)
-	}
-	for i := range 4 {
-		if got := u.Add(7, 100); got != float64(i) {
-			t.Errorf("use %d: %v before it", i, got)
-		}
-	}
-	if got, want := u.Of(7, 100+UsesMemory), 4*math.Exp(-1); math.Abs(got-want) > 1e-9 {
-		t.Errorf("after one time constant: %v, want %v", got, want)
-	}
-	if got := u.Add(0, 100); got != 0 || u.Of(0, 100) != 0 {
-		t.Errorf("no end at all has %v uses", got)
-	}
-	// Another end at the same place.
-	end, other := uint64(7), uint64(8)
-	for u.slot(end, 110) != u.slot(other, 110) {
-		other++
-	}
-	tries := 0
-	for ; u.Of(other, 110) == 0 && tries < 10; tries++ {
-		u.Add(other, 110)
-	}
-	if tries != 2 || u.Of(7, 110) != 0 {
-		t.Errorf("the new end took the place at try %d, the old one has %v", tries, u.Of(7, 110))
 	}
 }

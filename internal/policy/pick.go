@@ -34,6 +34,8 @@ type Pick struct {
 	Top []Picked
 	// Reason says what set the first apart from the second.
 	Reason Reason
+	// Owed is as of a Decision.
+	Owed float64
 
 	kinds []Holder  // of members that are no holders
 	sizes []size    // of the kinds
@@ -58,14 +60,14 @@ type Picked struct {
 // each, then the few that can be among the first. It allocates only when a slice of d lacks capacity. Request.Places 0
 // ranks all. Without members Top is empty.
 func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
-	d.Top, d.Reason = d.Top[:0], 0
+	d.Top, d.Reason, d.Owed = d.Top[:0], 0, 0
 	if len(t.Members) == 0 {
 		return
 	}
 	if d.kinds = append(d.kinds[:0], t.Kinds...); len(d.kinds) == 0 {
 		d.kinds = append(d.kinds, Holder{Uncached: narrow(req.PromptTokens)})
 	}
-	least := d.price(req, t)
+	least, elsewhere := d.price(req, t)
 
 	places := req.Places
 	if places <= 0 {
@@ -93,7 +95,27 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 	default:
 		_, d.Reason = t.tieBreak(d, &d.Top[0], &d.Top[1])
 	}
+	d.owe(req, t, min(elsewhere, least))
 	d.Top = d.Top[:min(places, len(d.Top))]
+}
+
+// owe finds what the choice changes of the debt, when everybody with all that the deepest holder has would have cost this
+// much at the least.
+func (d *Pick) owe(req *Request, t *Table, elsewhere float64) {
+	if req.Deepest <= 0 {
+		return
+	}
+	best, prompt := &d.Top[0], float64(narrow(req.PromptTokens))
+	n, deepest := float64(t.holder(d, best).Uncached), req.deepest()
+	if n > deepest {
+		r := &t.Rows[t.Members[best.Member]]
+		c := r.copyOf(within(req.Prices.Prefill, maxRate), n, pairsOf(n, prompt-n), deepest, pairsOf(deepest, prompt-deepest))
+		if c > 0 {
+			d.Owed = -min(req.debt(), c)
+			return
+		}
+	}
+	d.Owed = max(best.Cost-elsewhere, 0)
 }
 
 // last is the greatest cost that can still be among the kept.
@@ -159,8 +181,9 @@ func (d *Pick) keep(t *Table, least float64, i, keep int) {
 	d.Top[j] = v
 }
 
-// price fills d.costs and d.pos and returns the least cost.
-func (d *Pick) price(req *Request, t *Table) float64 {
+// price fills d.costs and d.pos and returns the least cost, and the least there would be if those who have less had all
+// that the deepest holder has.
+func (d *Pick) price(req *Request, t *Table) (least, elsewhere float64) {
 	prompt := float64(narrow(req.PromptTokens))
 	out := within(req.ExpectedOutput, maxTokens)
 	g := within(req.Prices.Prefill, maxRate)
@@ -200,14 +223,61 @@ func (d *Pick) price(req *Request, t *Table) float64 {
 		n := float64(h.Uncached)
 		costs[at] = rows[h.Target].cost(out, g, n, pairsOf(n, prompt-n), prompt-float64(h.Shared)+out) + h.Transfer
 	}
+	elsewhere = math.Inf(1)
+	if req.Deepest > 0 {
+		elsewhere = d.discount(req, t, g)
+	}
 
-	least := costs[0]
+	least = costs[0]
 	for _, c := range costs[1:] {
 		if c < least {
 			least = c
 		}
 	}
-	return least
+	return least, elsewhere
+}
+
+// discount takes from the cost of copies what is paid of them, and returns the least cost that a member would have which
+// has less than the deepest holder, had it as much.
+func (d *Pick) discount(req *Request, t *Table, g float64) float64 {
+	prompt, debt, deepest := float64(narrow(req.PromptTokens)), req.debt(), req.deepest()
+	deepPairs := pairsOf(deepest, prompt-deepest)
+	kind := t.Kind
+	if len(d.sizes) == 1 {
+		kind = nil
+	}
+	elsewhere, next, at := math.Inf(1), 0, -1 // at is the place of the next holder
+	if len(d.pos) > 0 {
+		at = int(d.pos[0])
+	}
+	s := &d.sizes[0]
+	for i, id := range t.Members {
+		if kind != nil {
+			s = &d.sizes[kind[i]]
+		}
+		n, p := s.own, s.pairs
+		if i == at {
+			n = float64(t.Holders[next].Uncached)
+			p = pairsOf(n, prompt-n)
+			if next++; next < len(d.pos) {
+				at = int(d.pos[next])
+			}
+		}
+		if n <= deepest {
+			continue
+		}
+		c := t.Rows[id].copyOf(g, n, p, deepest, deepPairs)
+		if hypothetical := d.costs[i] - c; hypothetical < elsewhere {
+			elsewhere = hypothetical
+		}
+		if debt < c {
+			c = debt
+		}
+		if d.costs[i] -= c; d.costs[i] < 0 {
+			d.costs[i] = 0
+		}
+	}
+	return elsewhere
 }
 
 // find is the place of a member at or after from. It is looked for at double the distance each time, which is quick both

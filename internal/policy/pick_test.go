@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -37,7 +38,7 @@ func TestPickEqualsChoose(t *testing.T) {
 	tight.KVTokens, tight.MaxBatch = 4000, 2 // memory and batch are short
 	tight.TransferPerToken = [4]float64{0, 1e-6, 2e-6, 3e-6}
 	free := CostModel{} // everything ties
-	seen := map[Reason]int{}
+	seen, owes := map[Reason]int{}, map[int]int{}
 	var want Decision
 	var got Pick
 	for n := range 50_000 {
@@ -56,6 +57,7 @@ func TestPickEqualsChoose(t *testing.T) {
 				c.Cost = &free
 			}
 		}
+		req.Deepest, req.Debt = r.IntN(5)*250, float64(r.IntN(3))*0.01
 		req.Prices = Prices{Prefill: float64(r.IntN(3)), Stall: float64(r.IntN(2)) * 0.1, Decode: float64(r.IntN(2)) * 0.2}
 		table, sorted := tableOf(req, cands)
 		LeastTime{}.Choose(req, sorted, &want)
@@ -77,7 +79,16 @@ func TestPickEqualsChoose(t *testing.T) {
 				t.Fatalf("input %d, place %d: got %+v, want candidate %d at %v\n%+v", n, i, p, w, want.Scores[w].Cost, sorted)
 			}
 		}
+		if owed := want.Owed(); req.Deepest > 0 && math.Abs(got.Owed-owed) > 1e-9*(1+math.Abs(owed)) {
+			t.Fatalf("input %d: %v is owed, want %v\n%+v\n%+v", n, got.Owed, owed, *req, sorted)
+		}
+		owes[cmp.Compare(got.Owed, 0)]++
 		seen[got.Reason]++
+	}
+	for sign := -1; sign <= 1; sign++ {
+		if owes[sign] < 1000 {
+			t.Errorf("debts grew, stayed, and were paid %v times: the inputs do not exercise it", owes)
+		}
 	}
 	for reason := OnlyCandidate; reason < PolicyOrder; reason++ {
 		if seen[reason] < 100 {

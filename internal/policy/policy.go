@@ -21,6 +21,11 @@ type Request struct {
 	Head uint64
 	// Prices is what scarce things cost everyone else now. Only LeastTime compares by it.
 	Prices Prices
+	// Deepest is the number of prompt tokens to compute for the one who holds most of it; 0: nobody holds anything. Whoever
+	// has to compute more makes another copy of that.
+	Deepest int
+	// Debt is what such a copy would have saved others already, in seconds: see Debts. Only LeastTime compares by it.
+	Debt float64
 	// Places is how many leading places of Decision.Order the caller will read; 0: all. LeastTime and LeastLoaded leave
 	// the places after them unranked, which is much cheaper in a large fleet. Best and Reason do not depend on it.
 	Places int
@@ -89,7 +94,7 @@ func (c *Candidate) model() CostModel {
 }
 
 // Terms are the summands of a candidate's cost in seconds, named as in the explanation of a decision. Each is finite
-// and at least 0.
+// and at least 0; Copy is taken away from the others.
 type Terms struct {
 	// Queue is the prefill that waits before this request's.
 	Queue float64
@@ -105,11 +110,13 @@ type Terms struct {
 	Memory float64
 	// Batch is waiting for a place in a full batch.
 	Batch float64
+	// Copy is what is not charged of a copy of a prefix, since the lack of one has cost that much already. It is taken away.
+	Copy float64
 }
 
 // Sum adds the terms up.
 func (t *Terms) Sum() float64 {
-	return t.Queue + t.Prefill + t.Fleet + t.Decode + t.Transfer + t.Memory + t.Batch
+	return t.Queue + t.Prefill + t.Fleet + t.Decode + t.Transfer + t.Memory + t.Batch - t.Copy
 }
 
 // ttft is the part that passes before the first token.
@@ -131,6 +138,8 @@ type Score struct {
 	// Cached is the number it reported to hold, as far as the prompt can use them. The rest of the prompt, beyond Cached
 	// and Uncached, is expected to be there in time.
 	Cached int
+
+	copy float64 // what it costs more than with all that the deepest holder has, Terms.Copy not taken away
 }
 
 // Decision is a ranked choice with its reasons. The caller owns it and may reuse it: Choose overwrites all of it, and
@@ -152,6 +161,25 @@ type Decision struct {
 func (d *Decision) reset(n int) {
 	d.Scores = slices.Grow(d.Scores[:0], n)[:n]
 	d.Order = slices.Grow(d.Order[:0], n)[:n]
+}
+
+// Owed is by how much the choice changes the debt of the prefix that most is held of: a request that stayed with a holder
+// leaves what it would have saved elsewhere, one that made a copy takes what was paid for it. O(candidates).
+func (d *Decision) Owed() float64 {
+	if d.Best < 0 || d.Best >= len(d.Scores) {
+		return 0
+	}
+	best := &d.Scores[d.Best]
+	if best.copy > 0 {
+		return -best.Terms.Copy
+	}
+	paid := best.Terms.Sum()
+	least := paid
+	for i := range d.Scores {
+		s := &d.Scores[i]
+		least = min(least, s.Terms.Sum()+s.Terms.Copy-s.copy)
+	}
+	return paid - least
 }
 
 // settle records the order's head as the choice. A single candidate is a reason of its own.

@@ -150,7 +150,7 @@ func slowRanking(req *Request, cands []Candidate, scores []Score) ([]int, Reason
 // TestCostMatchesPlainFormula writes the formula down a second time, without clamps.
 func TestCostMatchesPlainFormula(t *testing.T) {
 	r := newRand(2)
-	memory, batch := 0, 0
+	memory, batch, copies := 0, 0, 0
 	var d Decision
 	for n := range 20_000 {
 		m := DefaultCostModel()
@@ -185,6 +185,7 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 		}
 		p := Prices{Prefill: r.Float64() * 4, Stall: r.Float64(), Decode: r.Float64()}
 		req.Prices = p
+		req.Deepest, req.Debt = r.IntN(4000), r.Float64()*0.3
 		DefaultLeastTime().Choose(req, []Candidate{c}, &d)
 
 		cached := c.Cached[0] + c.Cached[1] + c.Cached[2] + c.Cached[3]
@@ -210,6 +211,13 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 			want.Batch = req.ExpectedOutput * step * q / float64(m.MaxBatch)
 			batch++
 		}
+		saved := 0.0
+		if deep := float64(req.Deepest); deep > 0 && deep < tokens {
+			// With deep tokens to compute, Prefill and Fleet would be those of less work and fewer iterations.
+			less := 22e-6*deep + 1.17e-9*deep*(float64(req.PromptTokens)-deep/2)
+			saved = math.Min(req.Debt, (1+step/(22e-6*float64(m.ChunkTokens))+p.Prefill+p.Stall*s)*(own-less))
+			copies++
+		}
 		got := d.Scores[0]
 		wantTTFT := want.Queue + want.Prefill + want.Transfer + want.Memory + want.Batch
 		for _, v := range [][2]float64{
@@ -221,7 +229,8 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 			{got.Terms.Memory, want.Memory},
 			{got.Terms.Batch, want.Batch},
 			{got.TTFT, wantTTFT},
-			{got.Cost, wantTTFT + want.Fleet + want.Decode},
+			{got.Terms.Copy, saved},
+			{got.Cost, wantTTFT + want.Fleet + want.Decode - saved},
 			{float64(got.Uncached), tokens},
 			{float64(got.Cached), float64(cached)},
 			{slowRowCost(NewRow(&c, p), NewHolder(req.PromptTokens, &c), req), wantTTFT + want.Fleet + want.Decode},
@@ -232,8 +241,8 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 			}
 		}
 	}
-	if memory < 1000 || batch < 1000 {
-		t.Errorf("memory term met %d times, batch term %d: the inputs do not exercise them", memory, batch)
+	if memory < 1000 || batch < 1000 || copies < 1000 {
+		t.Errorf("memory term met %d times, batch term %d, copy %d: the inputs do not exercise them", memory, batch, copies)
 	}
 }
 

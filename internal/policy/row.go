@@ -28,6 +28,8 @@ func (p Prices) clamped() Prices {
 //
 //	Base + out*PerOut + (Stretch + Prices.Prefill)*(PerToken*n + PerPair*p) + out*PerOver*max(0, m - Room) + transfer
 //
+// less what is paid of a copy: at most (Stretch + Prices.Prefill)*(PerToken*(n-d) + PerPair*(p - pairs of d)) for d tokens
+// at the deepest holder.
 // It fills one cache line. Made by NewRow; all fields are finite, but for a Room without limit.
 type Row struct {
 	Base     float64 // seconds
@@ -86,6 +88,21 @@ func (r *Row) cost(out, prefillPrice, n, pairs, need float64) float64 {
 	}
 	return cost
 }
+
+// copyOf is what n tokens that make so many pairs cost more than fewer.
+func (r *Row) copyOf(prefillPrice, n, pairs, fewer, fewerPairs float64) float64 {
+	return (r.Stretch + prefillPrice) * (r.PerToken*(n-fewer) + r.PerPair*max(pairs-fewerPairs, 0))
+}
+
+// deepest is Deepest as a number to compare with: nobody computes less, or nobody holds anything.
+func (r *Request) deepest() float64 {
+	if r.Deepest <= 0 {
+		return math.MaxInt32
+	}
+	return float64(narrow(r.Deepest))
+}
+
+func (r *Request) debt() float64 { return within(r.Debt, MaxTerm) }
 
 // Holder is what one target holds of one prompt. Targets that hold nothing and expect nothing have none.
 type Holder struct {

@@ -32,6 +32,7 @@ const (
 	aCostTransfer  = "kvoracle.route.cost.transfer"
 	aCostMemory    = "kvoracle.route.cost.memory"
 	aCostBatch     = "kvoracle.route.cost.batch"
+	aCostCopy      = "kvoracle.route.cost.copy"
 
 	aShadowPolicy = "kvoracle.route.shadow.policy" // string: the second policy; absent without one, and for a dry run
 	aShadowWorker = "kvoracle.route.shadow.worker" // string: what it would have chosen

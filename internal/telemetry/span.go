@@ -89,6 +89,7 @@ func describe(a *oracle.Answer) []attribute.KeyValue {
 		attribute.Float64(aCostTransfer, a.Terms.Transfer),
 		attribute.Float64(aCostMemory, a.Terms.Memory),
 		attribute.Float64(aCostBatch, a.Terms.Batch),
+		attribute.Float64(aCostCopy, -a.Terms.Copy),
 		attribute.String(aBlocks, a.Blocks.String()),
 		attribute.String(aLoad, a.Load.String()),
 	}

@@ -65,7 +65,7 @@ func TestDecisionSpanIsTheGatewaysChild(t *testing.T) {
 		"kvoracle.route.uncached_tokens": int64(52), "kvoracle.route.predicted_ttft": 0.5, "kvoracle.route.cost.total": 0.375,
 		"kvoracle.route.cost.queue": 0.25, "kvoracle.route.cost.prefill": 0.125, "kvoracle.route.cost.fleet": 0.0,
 		"kvoracle.route.cost.decode": 0.0, "kvoracle.route.cost.transfer": 0.0, "kvoracle.route.cost.memory": 0.0,
-		"kvoracle.route.cost.batch": 0.0, "kvoracle.route.confidence.blocks": "fresh", "kvoracle.route.confidence.load": "imputed",
+		"kvoracle.route.cost.batch": 0.0, "kvoracle.route.cost.copy": 0.0, "kvoracle.route.confidence.blocks": "fresh", "kvoracle.route.confidence.load": "imputed",
 	}
 	if d := cmp.Diff(want, attributesOf(s)); d != "" {
 		t.Errorf("attributes (-want +got):\n%s", d)

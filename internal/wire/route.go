@@ -290,6 +290,7 @@ func encodeRow(r *oracle.Row) *kvoraclev1.CandidateExplanation {
 		{Name: "transfer", Seconds: t.Transfer},
 		{Name: "memory", Seconds: t.Memory},
 		{Name: "batch", Seconds: t.Batch},
+		{Name: "copy", Seconds: -t.Copy},
 	}
 	return m
 }
