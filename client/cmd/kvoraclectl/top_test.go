@@ -21,6 +21,7 @@ import (
 func liveWithOps(t *testing.T, cfg server.Config) (addr, ops string) {
 	t.Helper()
 	cfg.Listen, cfg.OpsListen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.StreamGrace, cfg.WorkerLease, cfg.Lease = time.Hour, time.Hour, time.Hour // however slow the machine
 	s, err := server.New(cfg)
 	if err != nil {
 		t.Fatal(err)
