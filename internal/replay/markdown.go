@@ -268,7 +268,9 @@ func (r *Report) writeDegrees(p *page) {
 		}
 		p.row(row...)
 	}
-	p.f("\n")
+	p.f("\nNone of this is a setting: it follows from who reports. Block events are a worker's `ReportBlocks` stream, gauges its `ReportLoad`\n" +
+		"stream; first tokens and ends are the gateway's `ReportProgress`. Of a worker that reports no blocks the cache is guessed from the\n" +
+		"prompts it was sent; a gateway that tells no first tokens is noticed, and prefills then end by the clock.\n\n")
 }
 
 func (r *Report) writeRules(p *page) {

@@ -96,7 +96,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Written by `make something`", "a part of the comparison only", "| not measured |", "**kvoracle**", "SGLang, SMG", "unshared/8b/2", "hot_head/8b/3", "own decisions only",
+		"Written by `make something`", "a part of the comparison only", "| not measured |", "**kvoracle**", "SGLang, SMG", "unshared/8b/2", "hot_head/8b/3", "own decisions only", "it follows from who reports",
 		"| unshared-worst |", "## Where kvoracle is not the best",
 	} {
 		if !strings.Contains(page.String(), want) {
