@@ -39,9 +39,7 @@ func quantile(q, family, by string) string {
 
 // table is what people look at first, in the order in which they ask.
 func table() []row {
-	series := func(name string, more ...string) string {
-		return name + "{" + strings.Join(append(more, only), ", ") + "}"
-	}
+	series := func(name string) string { return name + "{" + only + "}" }
 	return []row{
 		{"Is it well?", []panel{
 			{"Decisions, by what decided", "reqps", []query{{rate(series("kvoracle_decisions_total"), "reason"), "{{reason}}"}}},
