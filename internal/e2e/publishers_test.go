@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -29,7 +30,7 @@ func publisherModules(t *testing.T, python string) string {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(filepath.Dir(filepath.Dir(python)), "publishers")
-	if has, err := os.ReadFile(filepath.Join(dir, "ready.txt")); err == nil && string(has) == string(want) {
+	if has, err := os.ReadFile(filepath.Join(dir, "ready.txt")); err == nil && bytes.Equal(has, want) {
 		return dir
 	}
 	if err := os.RemoveAll(dir); err != nil {
@@ -109,7 +110,7 @@ func page(t *testing.T, url string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)

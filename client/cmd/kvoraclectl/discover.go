@@ -88,7 +88,9 @@ func (c *discoverCmd) source() (discovery.Source, error) {
 	}
 	switch {
 	case c.KubeAPI == "":
-		return k, k.InCluster()
+		if err := k.InCluster(); err != nil {
+			return nil, err
+		}
 	case k.Namespace == "":
 		k.Namespace = "default"
 	}
