@@ -16,8 +16,9 @@
 // tied and ordered by the tie rules; all others follow by cost, then target id. Ties are therefore a group and not a
 // relation between neighbours, which would not be transitive.
 //
-// Tie rules, first difference decides: deeper match, same session, fewest in flight, least recently chosen, lowest
-// target id. Where nobody holds anything the first two say nothing and load spreads; where someone does, it stays.
+// Tie rules, first difference decides: deeper match, more of the preferred labels, same session, fewest in flight, least
+// recently chosen, lowest target id. Where nobody holds anything and the request wishes for nobody, load spreads; where
+// someone does, it stays.
 //
 // Cost: O(n log n) for n candidates, no allocation once the Decision has capacity. A Policy may be used by any number
 // of goroutines at once; a Decision by one at a time.

@@ -46,6 +46,7 @@ func TestPickEqualsChoose(t *testing.T) {
 		sessions := 0
 		for i := range cands {
 			c := &cands[i]
+			c.Preferred = 0 // a request that prefers labels does not go this way
 			if c.SameSession { // a session has one target
 				sessions++
 				c.SameSession = sessions == 1

@@ -20,7 +20,7 @@ func TestByNameKnowsAllNames(t *testing.T) {
 
 func TestReasonsHaveNames(t *testing.T) {
 	seen := map[string]bool{}
-	for r := OnlyCandidate; r <= PolicyOrder; r++ {
+	for r := OnlyCandidate; r <= TiePreferred; r++ {
 		if s := r.String(); s == "unknown" || seen[s] {
 			t.Errorf("reason %d is called %q", r, s)
 		}

@@ -77,6 +77,8 @@ type Candidate struct {
 	// RecentWork is the work sent there within the last three minutes, finished or not, in seconds; 0: none, or not known,
 	// PendingPrefill stands for it. Only ExploitExplore uses it.
 	RecentWork float64
+	// Preferred is how many of the labels that the request prefers it has.
+	Preferred int
 	// SameSession says that it served the request's session last.
 	SameSession bool
 	// Cost is what work costs there; nil: DefaultCostModel.
@@ -211,6 +213,7 @@ const (
 	TieLeastRecent                      // all equal; it was chosen least recently, or has the lowest id
 	PolicyOrder                         // the policy compares nothing
 	ReachesGoals                        // the cheapest that is predicted to be soon enough; a cheaper one is not
+	TiePreferred                        // equal cost and match; it has more of the labels that the request prefers
 )
 
 // String gives the lower-case name with underscores.
@@ -232,6 +235,8 @@ func (r Reason) String() string {
 		return "policy_order"
 	case ReachesGoals:
 		return "reaches_goals"
+	case TiePreferred:
+		return "tie_preferred"
 	default:
 		return "unknown"
 	}

@@ -35,6 +35,7 @@ func coarse(r *rand.Rand, model *CostModel) (*Request, []Candidate) {
 			Decoding:    r.IntN(2) * r.IntN(3),
 			LastChosen:  r.Uint64N(3),
 			SameSession: r.IntN(4) == 0,
+			Preferred:   r.IntN(4) / 2,
 			KVUsed:      -1,
 			Cost:        model,
 		}
@@ -86,7 +87,7 @@ func TestRankingMatchesSlowTwin(t *testing.T) {
 			t.Fatalf("input %d, %d places: %v is no permutation", n, req.Places, d.Order)
 		}
 	}
-	for reason := OnlyCandidate; reason < PolicyOrder; reason++ {
+	for _, reason := range []Reason{OnlyCandidate, LeastCost, TieDeeperMatch, TiePreferred, TieSession, TieFewestInFlight, TieLeastRecent} {
 		if seen[reason] < 100 {
 			t.Errorf("reason %v was met %d times: the inputs do not exercise it", reason, seen[reason])
 		}
@@ -101,7 +102,7 @@ func slowRanking(req *Request, cands []Candidate, scores []Score) ([]int, Reason
 	}
 	tied := func(i int) bool { return scores[i].Cost-least <= 1e-6 }
 	// features are compared left to right, smaller first; the reason of each for tied ones.
-	reasons := []Reason{LeastCost, TieDeeperMatch, TieDeeperMatch, TieDeeperMatch, TieSession, TieFewestInFlight, TieLeastRecent, TieLeastRecent}
+	reasons := []Reason{LeastCost, TieDeeperMatch, TieDeeperMatch, TieDeeperMatch, TiePreferred, TieSession, TieFewestInFlight, TieLeastRecent, TieLeastRecent}
 	features := func(i int) []float64 {
 		c := &cands[i]
 		if !tied(i) {
@@ -118,7 +119,7 @@ func slowRanking(req *Request, cands []Candidate, scores []Score) ([]int, Reason
 			session = 0
 		}
 		return []float64{
-			least, -float64(all), -float64(reported), -float64(c.Held), session,
+			least, -float64(all), -float64(reported), -float64(c.Held), -float64(c.Preferred), session,
 			float64(c.InFlight), float64(c.LastChosen), float64(c.Target),
 		}
 	}

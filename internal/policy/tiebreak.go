@@ -107,6 +107,9 @@ func tieBreak(cands []Candidate, scores []Score, i, j int) (int, Reason) {
 	if o := cmp.Compare(max(b.Held, 0), max(a.Held, 0)); o != 0 {
 		return o, TieDeeperMatch
 	}
+	if o := cmp.Compare(b.Preferred, a.Preferred); o != 0 {
+		return o, TiePreferred
+	}
 	if a.SameSession != b.SameSession {
 		if a.SameSession {
 			return -1, TieSession

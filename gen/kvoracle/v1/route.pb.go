@@ -162,6 +162,8 @@ const (
 	ChoiceReason_CHOICE_REASON_POLICY_ORDER ChoiceReason = 7
 	// The cheapest that is predicted to reach the request's time targets; a cheaper one is not.
 	ChoiceReason_CHOICE_REASON_REACHES_TARGETS ChoiceReason = 8
+	// Equal cost and match; it has more of the preferred labels.
+	ChoiceReason_CHOICE_REASON_TIE_PREFERRED_LABELS ChoiceReason = 9
 )
 
 // Enum value maps for ChoiceReason.
@@ -176,6 +178,7 @@ var (
 		6: "CHOICE_REASON_TIE_LEAST_RECENT",
 		7: "CHOICE_REASON_POLICY_ORDER",
 		8: "CHOICE_REASON_REACHES_TARGETS",
+		9: "CHOICE_REASON_TIE_PREFERRED_LABELS",
 	}
 	ChoiceReason_value = map[string]int32{
 		"CHOICE_REASON_UNSPECIFIED":          0,
@@ -187,6 +190,7 @@ var (
 		"CHOICE_REASON_TIE_LEAST_RECENT":     6,
 		"CHOICE_REASON_POLICY_ORDER":         7,
 		"CHOICE_REASON_REACHES_TARGETS":      8,
+		"CHOICE_REASON_TIE_PREFERRED_LABELS": 9,
 	}
 )
 
@@ -509,7 +513,8 @@ type RouteRequest struct {
 	Multimodal []*MultimodalItem `protobuf:"bytes,8,rep,name=multimodal,proto3" json:"multimodal,omitempty"`
 	// Output tokens expected; 0 means unknown, and the fleet's running mean is used.
 	ExpectedOutputTokens uint32 `protobuf:"varint,9,opt,name=expected_output_tokens,json=expectedOutputTokens,proto3" json:"expected_output_tokens,omitempty"`
-	// Higher is more urgent; 0 is normal. Not served yet: UNIMPLEMENTED unless 0.
+	// Higher is more urgent; 0 is normal. Of the questions that wait for a place (max_queue_seconds) the most urgent go first,
+	// and the least urgent go away first when too many wait. Where nobody waits it changes nothing.
 	Priority int32 `protobuf:"varint,10,opt,name=priority,proto3" json:"priority,omitempty"`
 	// Conversation the request belongs to; at most 128 bytes. Equal choices stay with the session's last worker.
 	SessionId string `protobuf:"bytes,11,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
@@ -521,7 +526,8 @@ type RouteRequest struct {
 	DeniedWorkers []string `protobuf:"bytes,14,rep,name=denied_workers,json=deniedWorkers,proto3" json:"denied_workers,omitempty"`
 	// A candidate must have each of these labels with this value. At most 64.
 	RequiredLabels map[string]string `protobuf:"bytes,15,rep,name=required_labels,json=requiredLabels,proto3" json:"required_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Labels that break ties between equal candidates. At most 64. Not served yet: UNIMPLEMENTED when set.
+	// Labels that break ties between candidates of equal cost that hold equally much: the one that has more of these with these
+	// values is chosen. At most 64.
 	PreferredLabels map[string]string `protobuf:"bytes,16,rep,name=preferred_labels,json=preferredLabels,proto3" json:"preferred_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Fill RouteResponse.candidates: one row per candidate with every term of its cost.
 	Explain bool `protobuf:"varint,17,opt,name=explain,proto3" json:"explain,omitempty"`
@@ -535,8 +541,19 @@ type RouteRequest struct {
 	TtftTargetSeconds float64 `protobuf:"fixed64,20,opt,name=ttft_target_seconds,json=ttftTargetSeconds,proto3" json:"ttft_target_seconds,omitempty"`
 	// Wanted time per output token in seconds, at most 86,400; 0 means none.
 	TpotTargetSeconds float64 `protobuf:"fixed64,21,opt,name=tpot_target_seconds,json=tpotTargetSeconds,proto3" json:"tpot_target_seconds,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// How long the question may wait in the oracle while every target that could take the request has as many as it accepts
+	// (WorkerSpec.max_requests), in seconds, at most 3,600; give less than the call's deadline. 0: not at all, and the answer
+	// is UNAVAILABLE, reason NO_ELIGIBLE_WORKER. Otherwise it is decided as soon as a place is free and its turn has come, or
+	// answered RESOURCE_EXHAUSTED: at once when too many wait already, and later when a more urgent question takes its place
+	// (QUEUE_FULL) or the time is over (QUEUE_TIMEOUT); google.rpc.RetryInfo has the predicted wait. Questions of one model wait
+	// together: by priority, and within one priority tenants take turns by the predicted cost of what they ask for (deficit
+	// round robin). Who does not wait is not held back for who does. A dry run does not wait.
+	MaxQueueSeconds float64 `protobuf:"fixed64,22,opt,name=max_queue_seconds,json=maxQueueSeconds,proto3" json:"max_queue_seconds,omitempty"`
+	// Whom the request is for, as the gateway names its tenants (a customer, a fairness id); at most 128 bytes. Only for turns
+	// in the queue; it isolates nothing, see cache_salt. Empty is a tenant like any other.
+	TenantId      string `protobuf:"bytes,23,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RouteRequest) Reset() {
@@ -729,6 +746,20 @@ func (x *RouteRequest) GetTpotTargetSeconds() float64 {
 	return 0
 }
 
+func (x *RouteRequest) GetMaxQueueSeconds() float64 {
+	if x != nil {
+		return x.MaxQueueSeconds
+	}
+	return 0
+}
+
+func (x *RouteRequest) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
 type isRouteRequest_Prompt interface {
 	isRouteRequest_Prompt()
 }
@@ -797,8 +828,12 @@ type RouteResponse struct {
 	TtftTargetMissed bool `protobuf:"varint,17,opt,name=ttft_target_missed,json=ttftTargetMissed,proto3" json:"ttft_target_missed,omitempty"`
 	// Output is predicted to be slower than tpot_target_seconds.
 	TpotTargetMissed bool `protobuf:"varint,18,opt,name=tpot_target_missed,json=tpotTargetMissed,proto3" json:"tpot_target_missed,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// How long the question waited for a place, in seconds; 0: it did not.
+	QueuedSeconds float64 `protobuf:"fixed64,19,opt,name=queued_seconds,json=queuedSeconds,proto3" json:"queued_seconds,omitempty"`
+	// Its place among those that waited when it came, counted from 1; 0: it did not wait.
+	QueuePosition uint32 `protobuf:"varint,20,opt,name=queue_position,json=queuePosition,proto3" json:"queue_position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RouteResponse) Reset() {
@@ -955,6 +990,20 @@ func (x *RouteResponse) GetTpotTargetMissed() bool {
 		return x.TpotTargetMissed
 	}
 	return false
+}
+
+func (x *RouteResponse) GetQueuedSeconds() float64 {
+	if x != nil {
+		return x.QueuedSeconds
+	}
+	return 0
+}
+
+func (x *RouteResponse) GetQueuePosition() uint32 {
+	if x != nil {
+		return x.QueuePosition
+	}
+	return 0
 }
 
 // Alternative is a runner-up.
@@ -1239,7 +1288,8 @@ type RouteStreamRequest struct {
 	Tag uint64 `protobuf:"varint,1,opt,name=tag,proto3" json:"tag,omitempty"`
 	// The question. Required.
 	Request *RouteRequest `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
-	// Answer DEADLINE_EXCEEDED for this question if it waited longer than this at the server; 0 means no limit.
+	// Answer DEADLINE_EXCEEDED for this question if it waited longer than this at the server, for a place among others; 0
+	// means no limit.
 	TimeoutMs uint32 `protobuf:"varint,3,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// W3C traceparent of the request, since a stream has one set of headers for all. Empty: no parent.
 	Traceparent   string `protobuf:"bytes,4,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
@@ -1502,7 +1552,7 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"firstToken\x12\x1f\n" +
 	"\vtoken_count\x18\x02 \x01(\rR\n" +
 	"tokenCount\x12\x16\n" +
-	"\x06digest\x18\x03 \x01(\fR\x06digest\"\xc7\b\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\"\x90\t\n" +
 	"\fRouteRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +
@@ -1530,14 +1580,16 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\adry_run\x18\x12 \x01(\bR\x06dryRun\x12)\n" +
 	"\x10max_alternatives\x18\x13 \x01(\rR\x0fmaxAlternatives\x12.\n" +
 	"\x13ttft_target_seconds\x18\x14 \x01(\x01R\x11ttftTargetSeconds\x12.\n" +
-	"\x13tpot_target_seconds\x18\x15 \x01(\x01R\x11tpotTargetSeconds\x1aA\n" +
+	"\x13tpot_target_seconds\x18\x15 \x01(\x01R\x11tpotTargetSeconds\x12*\n" +
+	"\x11max_queue_seconds\x18\x16 \x01(\x01R\x0fmaxQueueSeconds\x12\x1b\n" +
+	"\ttenant_id\x18\x17 \x01(\tR\btenantId\x1aA\n" +
 	"\x13RequiredLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aB\n" +
 	"\x14PreferredLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
-	"\x06prompt\"\x8d\a\n" +
+	"\x06prompt\"\xdb\a\n" +
 	"\rRouteResponse\x12\x1f\n" +
 	"\vdecision_id\x18\x01 \x01(\tR\n" +
 	"decisionId\x12+\n" +
@@ -1562,7 +1614,9 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\x0fprefill_matched\x18\x0f \x01(\v2\x19.kvoracle.v1.TokensByTierR\x0eprefillMatched\x124\n" +
 	"\x16predicted_tpot_seconds\x18\x10 \x01(\x01R\x14predictedTpotSeconds\x12,\n" +
 	"\x12ttft_target_missed\x18\x11 \x01(\bR\x10ttftTargetMissed\x12,\n" +
-	"\x12tpot_target_missed\x18\x12 \x01(\bR\x10tpotTargetMissed\"\xe1\x01\n" +
+	"\x12tpot_target_missed\x18\x12 \x01(\bR\x10tpotTargetMissed\x12%\n" +
+	"\x0equeued_seconds\x18\x13 \x01(\x01R\rqueuedSeconds\x12%\n" +
+	"\x0equeue_position\x18\x14 \x01(\rR\rqueuePosition\"\xe1\x01\n" +
 	"\vAlternative\x12+\n" +
 	"\x06target\x18\x01 \x01(\v2\x13.kvoracle.v1.TargetR\x06target\x123\n" +
 	"\amatched\x18\x02 \x01(\v2\x19.kvoracle.v1.TokensByTierR\amatched\x124\n" +
@@ -1613,7 +1667,7 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\x1bSESSION_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16SESSION_OUTCOME_STAYED\x10\x01\x12\x19\n" +
 	"\x15SESSION_OUTCOME_MOVED\x10\x02\x12\x1f\n" +
-	"\x1bSESSION_OUTCOME_WORKER_GONE\x10\x03*\xbf\x02\n" +
+	"\x1bSESSION_OUTCOME_WORKER_GONE\x10\x03*\xe7\x02\n" +
 	"\fChoiceReason\x12\x1d\n" +
 	"\x19CHOICE_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cCHOICE_REASON_ONLY_CANDIDATE\x10\x01\x12\x1c\n" +
@@ -1623,7 +1677,8 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\"CHOICE_REASON_TIE_FEWEST_IN_FLIGHT\x10\x05\x12\"\n" +
 	"\x1eCHOICE_REASON_TIE_LEAST_RECENT\x10\x06\x12\x1e\n" +
 	"\x1aCHOICE_REASON_POLICY_ORDER\x10\a\x12!\n" +
-	"\x1dCHOICE_REASON_REACHES_TARGETS\x10\b*\x9f\x02\n" +
+	"\x1dCHOICE_REASON_REACHES_TARGETS\x10\b\x12&\n" +
+	"\"CHOICE_REASON_TIE_PREFERRED_LABELS\x10\t*\x9f\x02\n" +
 	"\x0fExclusionReason\x12 \n" +
 	"\x1cEXCLUSION_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19EXCLUSION_REASON_DRAINING\x10\x01\x12\x1b\n" +

@@ -42,7 +42,8 @@ const (
 // What an answer means when little is known:
 //   - No worker has the prompt's prefix: the answer is still a worker, chosen by load; matched is all zero.
 //   - No worker serves the model: NOT_FOUND, reason MODEL_UNKNOWN. The model is known but every worker is excluded
-//     (draining, at its limit, denied, wrong role): UNAVAILABLE, reason NO_ELIGIBLE_WORKER, with the count by cause.
+//     (draining, at its limit, denied, wrong role): UNAVAILABLE, reason NO_ELIGIBLE_WORKER, with the count by cause. A
+//     question that sets max_queue_seconds waits for a place instead where the limit is the only cause.
 //   - Reports lag: the answer may under-credit a worker for blocks it stored a moment ago. It never credits a prefix
 //     that no report said the worker held. RouteResponse.confidence says how far the picture can be trusted.
 //   - A worker never reports: its matched tokens are guessed from the prompts it was sent, its confidence is APPROXIMATE,
@@ -59,7 +60,8 @@ type RouteServiceClient interface {
 	Route(ctx context.Context, in *RouteRequest, opts ...grpc.CallOption) (*RouteResponse, error)
 	// RouteStream is Route with many requests in flight on one stream, at a fraction of the cost. Answers carry the
 	// caller's tag and may come in another order. A refused request is answered with its status and does not end the
-	// stream. Lost against Route: per-call deadline (use timeout_ms), cancellation, load balancing.
+	// stream, nor does one that waits for a place hold up those behind it. Lost against Route: per-call deadline (use
+	// timeout_ms), cancellation, load balancing.
 	RouteStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RouteStreamRequest, RouteStreamResponse], error)
 	// ReportBlocks carries the KV cache contents of one rank: hello, then batches in sequence, snapshots and digests up;
 	// accept, cumulative acks and resync requests down. See BlocksHello for the order of things.
@@ -167,7 +169,8 @@ func (c *routeServiceClient) RecordProgress(ctx context.Context, in *RecordProgr
 // What an answer means when little is known:
 //   - No worker has the prompt's prefix: the answer is still a worker, chosen by load; matched is all zero.
 //   - No worker serves the model: NOT_FOUND, reason MODEL_UNKNOWN. The model is known but every worker is excluded
-//     (draining, at its limit, denied, wrong role): UNAVAILABLE, reason NO_ELIGIBLE_WORKER, with the count by cause.
+//     (draining, at its limit, denied, wrong role): UNAVAILABLE, reason NO_ELIGIBLE_WORKER, with the count by cause. A
+//     question that sets max_queue_seconds waits for a place instead where the limit is the only cause.
 //   - Reports lag: the answer may under-credit a worker for blocks it stored a moment ago. It never credits a prefix
 //     that no report said the worker held. RouteResponse.confidence says how far the picture can be trusted.
 //   - A worker never reports: its matched tokens are guessed from the prompts it was sent, its confidence is APPROXIMATE,
@@ -184,7 +187,8 @@ type RouteServiceServer interface {
 	Route(context.Context, *RouteRequest) (*RouteResponse, error)
 	// RouteStream is Route with many requests in flight on one stream, at a fraction of the cost. Answers carry the
 	// caller's tag and may come in another order. A refused request is answered with its status and does not end the
-	// stream. Lost against Route: per-call deadline (use timeout_ms), cancellation, load balancing.
+	// stream, nor does one that waits for a place hold up those behind it. Lost against Route: per-call deadline (use
+	// timeout_ms), cancellation, load balancing.
 	RouteStream(grpc.BidiStreamingServer[RouteStreamRequest, RouteStreamResponse]) error
 	// ReportBlocks carries the KV cache contents of one rank: hello, then batches in sequence, snapshots and digests up;
 	// accept, cumulative acks and resync requests down. See BlocksHello for the order of things.
