@@ -32,12 +32,12 @@ func TestPromptsDoNotLeak(t *testing.T) {
 	asText := func(s string, items ...*kvoraclev1.MultimodalItem) *kvoraclev1.RouteRequest {
 		return &kvoraclev1.RouteRequest{Model: "demo", Prompt: &kvoraclev1.RouteRequest_Text{Text: s}, Multimodal: items, Explain: len(s) > 100}
 	}
-	unserved := prompt(ids...)
-	unserved.Priority = 1
+	wild := prompt(ids...)
+	wild.MaxQueueSeconds = -1
 	explain := prompt(ids...)
 	explain.Explain = true
 	requests := []*kvoraclev1.RouteRequest{
-		prompt(ids...), explain, unknown, unserved, prompt(slices.Repeat([]uint32{token}, 65)...),
+		prompt(ids...), explain, unknown, wild, prompt(slices.Repeat([]uint32{token}, 65)...),
 		hashes("xxh3-64/1337", 16, 33), hashes("xxh3-64/1337", 16, 99), hashes("xxh3-64/1337", 32, 70), hashes("sha256", 16, 33),
 		asText(text), asText(strings.Repeat(text, 11)), asText(strings.Repeat(text, 12)), asText(text, &kvoraclev1.MultimodalItem{}),
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/admit"
 	"github.com/kvoracle/kvoracle/internal/index"
 	"github.com/kvoracle/kvoracle/internal/load"
 	"github.com/kvoracle/kvoracle/internal/oracle"
@@ -82,6 +83,13 @@ type Config struct {
 	// QueueTarget is how long Route calls may wait for a processor before some are refused with RESOURCE_EXHAUSTED, so
 	// that the others are answered in time. 0: 5 ms. Negative: none are ever refused.
 	QueueTarget time.Duration
+
+	// MaxQueued is how many questions may wait for a place while all workers that could take them are at their limits; only
+	// those do that say so (RouteRequest.max_queue_seconds), further ones are refused. 0: 1,024. Negative: none may wait.
+	MaxQueued int
+	// MaxQueuedTokens is how many prompt tokens they may have together, since each keeps its prompt, of 4 bytes a token.
+	// 0: 16,777,216.
+	MaxQueuedTokens int
 
 	// KeepaliveTime is how long a connection may be silent before the server pings it. 0: 30 s; at least 1 s.
 	KeepaliveTime time.Duration
@@ -200,6 +208,8 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxStreams, 8192)
 	setDefault(&c.FirstMessageTimeout, 10*time.Second)
 	setDefault(&c.QueueTarget, 5*time.Millisecond)
+	setDefault(&c.MaxQueued, 1024)
+	setDefault(&c.MaxQueuedTokens, 16<<20)
 	setDefault(&c.KeepaliveTime, 30*time.Second)
 	setDefault(&c.KeepaliveTimeout, 10*time.Second)
 	setDefault(&c.KeepaliveMinTime, 10*time.Second)
@@ -242,6 +252,7 @@ func (c Config) oracle() oracle.Config {
 		Secret:       c.Secret,
 		MaxWorkers:   c.MaxWorkers,
 		EngineHashes: c.MaxEngineHashes,
+		Queue:        admit.Config{MaxItems: c.MaxQueued, MaxTokens: c.MaxQueuedTokens},
 		Index:        index.Config{MaxBlocks: c.MaxBlocks},
 		Load:         load.Config{Lease: c.Lease, MaxReportAge: c.ReportFresh},
 		StaleCredit:  c.StaleCredit,

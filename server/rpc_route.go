@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
@@ -101,27 +102,62 @@ func (r *routeService) giveBack(a *oracle.Answer) {
 	}
 }
 
-// decide is one decision with its span.
+// decide is one decision with its span, and with the waiting for a place that it may take.
 func (r *routeService) decide(ctx context.Context, q *transport.Question) (*oracle.Answer, error) {
-	ctx, span := r.s.tel.StartDecision(ctx)
-	req, err := q.Request(r.s.limits)
-	if err == nil && q.Explain() {
-		err = r.s.guard.mayExplain(ctx)
+	d := decision{r: r, q: q}
+	if err := d.begin(ctx); d.ticket == nil {
+		return d.answer, err
 	}
-	var a *oracle.Answer
-	if err == nil {
-		a, err = r.s.oracle.Route(ctx, req, time.Now())
-	}
-	r.s.tel.EndDecision(span, a, err)
-	if q.Explain() {
-		r.s.audit.explained(ctx, a, err)
-	}
-	return a, err
+	return d.wait()
 }
 
-// answerAll is RouteStream. Questions are answered in the order they came; a refused one is answered with its status and
-// the stream goes on. Questions are read and answered in one goroutine, without handing them over; another waits for the
-// server's going.
+// decision is a decision under way.
+type decision struct {
+	r    *routeService
+	q    *transport.Question
+	ctx  context.Context //nolint:containedctx // it has the span, and waits no longer than its call
+	span trace.Span
+
+	answer *oracle.Answer
+	ticket *oracle.Ticket // not nil: it has to wait
+}
+
+// begin decides, unless that means waiting.
+func (d *decision) begin(ctx context.Context) error {
+	s := d.r.s
+	d.ctx, d.span = s.tel.StartDecision(ctx)
+	req, err := d.q.Request(s.limits)
+	if err == nil && d.q.Explain() {
+		err = s.guard.mayExplain(d.ctx)
+	}
+	if err == nil {
+		d.answer, d.ticket, err = s.oracle.Ask(d.ctx, req, time.Now())
+	}
+	if d.ticket == nil {
+		d.end(err)
+	}
+	return err
+}
+
+// wait is the rest of a decision that has to wait.
+func (d *decision) wait() (*oracle.Answer, error) {
+	var err error
+	d.answer, err = d.ticket.Wait(d.ctx)
+	d.end(err)
+	return d.answer, err
+}
+
+func (d *decision) end(err error) {
+	d.r.s.tel.EndDecision(d.span, d.answer, err)
+	if d.q.Explain() {
+		d.r.s.audit.explained(d.ctx, d.answer, err)
+	}
+}
+
+// answerAll is RouteStream. Questions are answered in the order they came, but for those that have to wait for a place: each
+// of those has a goroutine, of which there are no more than may wait, and holds up nobody. A refused one is answered with its
+// status and the stream goes on. Other questions are read and answered in one goroutine, without handing them over; another
+// waits for the server's going.
 func (r *routeService) answerAll(stream grpc.ServerStream) error {
 	x := &exchange{r: r, stream: stream}
 	ended := make(chan error, 1)
@@ -148,28 +184,44 @@ func (r *routeService) answerAll(stream grpc.ServerStream) error {
 type exchange struct {
 	r      *routeService
 	stream grpc.ServerStream
-	q      transport.Question
-	out    transport.StreamAnswer
+	q      *transport.Question
 
 	mu       sync.Mutex // held while a message is sent: gRPC takes one at a time
+	out      transport.StreamAnswer
 	isClosed bool
+
+	waiting sync.WaitGroup // for places
 }
 
-// run answers until the questions end. After close it ends by itself: gRPC ends the reading when the handler returns.
+// run answers until the questions end, and those that wait are answered too: who has asked all still wants to know. After
+// close it ends by itself: gRPC ends the reading when the handler returns, and with it the waiting.
 func (x *exchange) run() error {
-	x.q.IsStreamed = true
-	defer x.q.Free()
-	ctx := x.stream.Context()
+	ctx, cancel := context.WithCancel(x.stream.Context())
+	defer cancel()
+	x.q = newStreamed()
+	defer func() { x.q.Free() }()
 	for {
-		if err := x.stream.RecvMsg(&x.q); err != nil {
-			return ended(err)
-		}
-		err := x.answer(ctx, time.Now())
-		x.q.Free()
+		err := x.stream.RecvMsg(x.q)
 		if err != nil {
+			if err = ended(err); err != nil {
+				cancel()
+			}
+			x.waiting.Wait()
 			return err
 		}
+		if err = x.answer(ctx, time.Now()); err != nil {
+			cancel()
+			x.waiting.Wait()
+			return err
+		}
+		x.q.Free()
 	}
+}
+
+func newStreamed() *transport.Question {
+	q := &transport.Question{}
+	q.IsStreamed = true
+	return q
 }
 
 func (x *exchange) send(m any) error {
@@ -181,6 +233,17 @@ func (x *exchange) send(m any) error {
 	return x.stream.SendMsg(m)
 }
 
+// sendAnswer sends an answer as it is.
+func (x *exchange) sendAnswer(tag uint64, a *oracle.Answer) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.isClosed {
+		return io.EOF
+	}
+	x.out = transport.StreamAnswer{Tag: tag, Answer: a}
+	return x.stream.SendMsg(&x.out)
+}
+
 // close lets nothing more out.
 func (x *exchange) close(err error) error {
 	x.mu.Lock()
@@ -190,15 +253,43 @@ func (x *exchange) close(err error) error {
 }
 
 func (x *exchange) answer(ctx context.Context, at time.Time) error {
-	q, s := &x.q, x.r.s
+	q, s := x.q, x.r.s
 	ctx = s.tel.ContextFromTraceparent(ctx, q.Traceparent())
-	var a *oracle.Answer
+	d := decision{r: x.r, q: q}
 	var err error
 	if limit := q.Timeout(); limit > 0 && time.Since(at) > limit {
 		err = oracle.Fault(oracle.Expired, oracle.ReasonDeadline, "timeout_ms", "", "the question waited too long")
 	} else if err = s.guard.mayAskMore(ctx, at); err == nil {
-		a, err = x.r.decide(ctx, q)
+		err = d.begin(ctx)
 	}
+	if d.ticket != nil {
+		x.waitAside(d, at)
+		return nil
+	}
+	return x.reply(ctx, q, d.answer, err, at)
+}
+
+// waitAside has a question wait in a goroutine of its own, which takes the question with it. d is a copy, so that those that
+// need not wait leave nothing on the heap.
+func (x *exchange) waitAside(d decision, at time.Time) {
+	x.q = newStreamed()
+	cancel := context.CancelFunc(func() {})
+	if limit := d.q.Timeout(); limit > 0 {
+		d.ctx, cancel = context.WithDeadline(d.ctx, at.Add(limit))
+	}
+	x.waiting.Go(func() {
+		defer d.q.Free()
+		defer cancel()
+		a, err := d.wait()
+		if lost := x.reply(d.ctx, d.q, a, err, at); lost != nil && a != nil {
+			x.r.giveBack(a)
+		}
+	})
+}
+
+// reply sends what came out of a question.
+func (x *exchange) reply(ctx context.Context, q *transport.Question, a *oracle.Answer, err error, at time.Time) error {
+	s := x.r.s
 	switch {
 	case err != nil:
 		err = toStatus(err)
@@ -212,8 +303,7 @@ func (x *exchange) answer(ctx context.Context, at time.Time) error {
 			Tag: q.Tag(), Result: &kvoraclev1.RouteStreamResponse_Response{Response: wire.EncodeAnswer(a, true)},
 		})
 	default:
-		x.out = transport.StreamAnswer{Tag: q.Tag(), Answer: a}
-		return x.send(&x.out)
+		return x.sendAnswer(q.Tag(), a)
 	}
 }
 

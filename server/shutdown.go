@@ -15,6 +15,7 @@ func (s *Server) drain() {
 	s.log.Info("draining", slog.Duration("delay", c.DrainDelay), slog.Duration("timeout", c.DrainTimeout))
 	wait(nil, c.DrainDelay)
 	close(s.going)
+	s.oracle.EndWaits()
 
 	graceful := make(chan struct{})
 	go func() {

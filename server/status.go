@@ -17,7 +17,7 @@ import (
 // errorDomain is ErrorInfo.domain of every error made here.
 const errorDomain = "kvoracle"
 
-// retryAfter is RetryInfo's advice when a limit was hit. Bookings end within seconds.
+// retryAfter is RetryInfo's advice when a limit was hit and nobody knows better. Bookings end within seconds.
 const retryAfter = time.Second
 
 // codeOf is the one table from kinds of errors to gRPC codes.
@@ -111,7 +111,11 @@ func describe(e *oracle.Error) *status.Status {
 			{Type: string(e.Reason), Subject: e.Field, Description: e.Error()},
 		}})
 	case oracle.Exhausted:
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+		after := retryAfter
+		if e.RetryAfter > 0 {
+			after = e.RetryAfter
+		}
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
 	case oracle.Internal, oracle.Unserved, oracle.NotFound, oracle.Unavailable, oracle.Aborted, oracle.Expired,
 		oracle.Unauthenticated, oracle.Denied:
 	}

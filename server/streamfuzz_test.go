@@ -121,7 +121,7 @@ func (s *source) routeRequest() *kvoraclev1.RouteRequest {
 	case 1:
 		m.Lora, m.CacheSalt = &kvoraclev1.LoraAdapter{Name: pick(s, "", "x"), Revision: pick(s, "", "v")}, pick(s, "", "salt")
 	case 2:
-		m.Phase, m.Priority = kvoraclev1.Phase(s.n(5)), int32(s.n(2))
+		m.Phase, m.Priority, m.MaxQueueSeconds = kvoraclev1.Phase(s.n(5)), int32(s.n(2)), pick(s, 0, 0.001, -1)
 	case 3:
 		m.TtftTargetSeconds, m.TpotTargetSeconds = pick(s, 0, math.NaN(), -1), pick(s, 0, math.Inf(1))
 	case 4:

@@ -123,6 +123,7 @@ func (f *faults) counts(c *Config) {
 		{"MaxNewConnections", c.MaxNewConnections, 1 << 20},
 		{"MaxStreams", c.MaxStreams, 1 << 30},
 		{"MaxRate", c.MaxRate, 1 << 30},
+		{"MaxQueuedTokens", c.MaxQueuedTokens, 1<<31 - 1},
 		{"MaxWorkers", c.MaxWorkers, 1 << 20},
 		{"MaxBlocks", c.MaxBlocks, 1<<31 - 1},
 		{"MaxEngineHashes", c.MaxEngineHashes, 1<<31 - 1},
@@ -134,6 +135,9 @@ func (f *faults) counts(c *Config) {
 	if c.ExtProcMaxBody < 0 || c.ExtProcMaxBody > max(c.MaxMessageBytes-aroundBody, c.MaxMessageBytes/2) {
 		f.add("ExtProcMaxBody and MaxMessageBytes: got %d, want 0 to %d, since a message of %d bytes has more than the body",
 			c.ExtProcMaxBody, max(c.MaxMessageBytes-aroundBody, c.MaxMessageBytes/2), c.MaxMessageBytes)
+	}
+	if c.MaxQueued > 1<<20 {
+		f.add("MaxQueued: got %d, want at most %d", c.MaxQueued, 1<<20)
 	}
 	if c.ExpectedWorkers > c.MaxWorkers {
 		f.add("ExpectedWorkers and MaxWorkers: %d workers are more than the %d that fit, so the server would never be ready",

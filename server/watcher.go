@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
 )
 
@@ -42,7 +43,11 @@ func newWatcher(tel *telemetry.Telemetry, log *slog.Logger, slow time.Duration) 
 func (w *watcher) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	start := time.Now()
 	resp, err := handler(ctx, req)
-	w.done(ctx, info.FullMethod, err, time.Since(start))
+	took := time.Since(start)
+	if a, ok := resp.(*oracle.Answer); ok && a != nil {
+		took -= a.Waited // for a place, as it wished
+	}
+	w.done(ctx, info.FullMethod, err, took)
 	return resp, err
 }
 

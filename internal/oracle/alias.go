@@ -58,6 +58,7 @@ const (
 	TieFewestInFlight = policy.TieFewestInFlight
 	TieLeastRecent    = policy.TieLeastRecent
 	ReachesGoals      = policy.ReachesGoals
+	TiePreferred      = policy.TiePreferred
 	PolicyOrder       = policy.PolicyOrder
 )
 

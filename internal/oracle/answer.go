@@ -24,8 +24,12 @@ type RouteRequest struct {
 	Role            fleet.Roles // the role wanted; 0: Aggregated
 	Allowed, Denied []string    // worker names; empty Allowed: all
 	Labels          map[string]string
-	Goals           policy.Goals // how soon its tokens are wanted
-	IsPair          bool         // a prefill and a decode target are wanted; Role is Decode
+	Preferred       map[string]string // labels that break ties
+	Goals           policy.Goals      // how soon its tokens are wanted
+	MaxWait         time.Duration     // for a place, while everybody who could take it is at its limit; 0: not at all
+	Priority        int32             // among those that wait: the higher goes first
+	Tenant          string            // among those that wait and are as urgent: whom it takes turns for
+	IsPair          bool              // a prefill and a decode target are wanted; Role is Decode
 	Explain, DryRun bool
 	Addresses       []string // only workers that are reached there; nil: all
 	NeedsAddress    bool     // only workers that say where they are reached
@@ -241,6 +245,9 @@ type Answer struct {
 	TPOT       float64      // predicted, seconds; 0: no goal was set
 	MissesTTFT bool         // the goal is predicted to be missed
 	MissesTPOT bool
+
+	Waited   time.Duration // for a place
+	Position int           // in the queue when it came, counted from 1; 0: it did not wait
 
 	freed uint64          // the feed's, when this was decided
 	asked uint64          // of a request with a name: see RouteRequest.asked

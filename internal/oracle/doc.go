@@ -19,10 +19,10 @@
 //   - guesses (what prompts under way will leave in a cache) live in a tree of their own and never become facts; so does
 //     what is guessed of targets that do not report, which ends with their first report;
 //   - what was restored from a former process (save.go) is STALE until its reporter has said that it goes on from there;
+//   - a question waits only when it says that it may, all that could take it are full, and there is room (waits.go);
 //   - a target that had to give up blocks at the memory limit says so, and is asked for a snapshot only when there is room.
 //
 // Lock order: lives, then rosterMu, then feedsMu; lives, then a feed's mu, then the rooms' own locks; deciding, then the
-// rooms' own and feedsMu. lives may be followed
-// by deciding, never the other way round. No lock is held while a caller's code runs, except Observer methods, which
-// must be quick.
+// rooms' own and feedsMu. lives may be followed by deciding, never the other way round. waits.mu is taken with none of them
+// held, before the rooms' own. No lock is held while a caller's code runs, except Observer methods, which must be quick.
 package oracle

@@ -1,6 +1,9 @@
 package oracle
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Kind is what went wrong, as a caller must react to it. The set is closed; server/status.go maps each to a gRPC code.
 type Kind uint8
@@ -56,6 +59,8 @@ const (
 	ReasonDraining           Reason = "DRAINING"
 	ReasonGatewaysFull       Reason = "GATEWAYS_FULL"
 	ReasonOverloaded         Reason = "OVERLOADED"
+	ReasonQueueFull          Reason = "QUEUE_FULL"
+	ReasonQueueTimeout       Reason = "QUEUE_TIMEOUT"
 	ReasonCredentialsMissing Reason = "CREDENTIALS_MISSING"
 	ReasonCredentialsUnknown Reason = "CREDENTIALS_UNKNOWN"
 	ReasonRoleMissing        Reason = "ROLE_MISSING"
@@ -73,6 +78,8 @@ type Error struct {
 	Value   string // its value as text (a length for long ones), or empty
 	Message string // what is wanted instead, for people
 	IsFull  bool   // of ReasonNoEligibleWorker: some target could take it but for its limit, so this passes
+
+	RetryAfter time.Duration // of Exhausted: when to ask again; 0: nothing better than a second is known
 }
 
 // Error implements error.

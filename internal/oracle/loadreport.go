@@ -55,5 +55,6 @@ func (s *LoadSession) Sample(sample Sample, now time.Time) (Belief, error) {
 		f.kvBlocks.Store(uint64(max(sample.TotalBlocks.Value, 0)))
 	}
 	s.o.obs.Sample(!b.Ignored)
+	s.o.freed(now, s.target)
 	return b, nil
 }

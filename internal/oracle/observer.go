@@ -26,6 +26,8 @@ type Observer interface {
 	FirstToken(predicted, measured float64)
 	// Goal reports, at the first token, whether it came as soon as was asked for.
 	Goal(reached bool)
+	// Waited reports how the waiting of a question for a place ended, and how long it was; 0 where it did not begin.
+	Waited(how WaitOutcome, waited time.Duration)
 	// Released reports bookings dropped without word from the gateway.
 	Released(n int, why string)
 	// WorkerState reports a change of a worker's life: "registered", "reborn", "draining", "ready", "lost", "removed".
@@ -62,6 +64,9 @@ func (NopObserver) FirstToken(float64, float64) {}
 
 // Goal implements Observer.
 func (NopObserver) Goal(bool) {}
+
+// Waited implements Observer.
+func (NopObserver) Waited(WaitOutcome, time.Duration) {}
 
 // Released implements Observer.
 func (NopObserver) Released(int, string) {}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/admit"
 	"github.com/kvoracle/kvoracle/internal/edge"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
@@ -35,6 +36,8 @@ type Config struct {
 	// Index and Load bound the state rooms; see there.
 	Index index.Config
 	Load  load.Config
+	// Queue bounds the questions that wait for a place; see there. Only those wait that ask for it.
+	Queue admit.Config
 
 	// Links are what moving KV cache from a prefill to a decode worker is taken to cost; zero: policy.DefaultLinks.
 	Links policy.Links
@@ -139,6 +142,7 @@ type Oracle struct {
 	rules atomic.Pointer[rules] // by which decisions are made
 
 	recordings recordings
+	waits      waits
 
 	deciding sync.Mutex // choose and book are one step; guards what follows
 	turn     uint64     // decisions booked so far
@@ -174,6 +178,7 @@ func New(cfg Config, obs Observer) *Oracle {
 		gateways: gateways{known: make(map[string]*gateway)},
 		sessions: newLRU(cfg.Sessions),
 		markets:  make(map[string]*policy.Market),
+		waits:    newWaits(cfg.Queue),
 		history:  newHistory(cfg.HistoryDecisions, cfg.HistoryRows),
 	}
 	o.SetPolicy(cfg.Policy, cfg.Shadow)
@@ -210,6 +215,7 @@ func (o *Oracle) Tick(now time.Time) {
 	}
 	o.watchLives(now)
 	o.watchGateways(now)
+	o.tickWaits(now)
 	o.relearnAll()
 	o.index.SetClock(uint32(now.Unix()))
 	o.restore(now)

@@ -64,7 +64,9 @@ func (o *Oracle) choosePair(r *RouteRequest, req *policy.Request, now time.Time,
 	if len(s.cands) == 0 {
 		w.keepWhole()
 		if len(w.cands) == 0 {
-			return Fault(Unavailable, ReasonNoEligibleWorker, "phase", "PHASE_BOTH", "no target can prefill it, and none that decodes may do both")
+			e := Fault(Unavailable, ReasonNoEligibleWorker, "phase", "PHASE_BOTH", "no target can prefill it, and none that decodes may do both")
+			e.IsFull = s.counts[ExcludedFull] > 0
+			return e
 		}
 	}
 	p.line(w)

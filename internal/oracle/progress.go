@@ -64,7 +64,8 @@ type Event struct {
 func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 	var out Outcome
 	ttft := e.TTFT
-	a := o.Decision(e.Decision)        // before the booking is looked for: while that lives the id is not another's
+	a := o.Decision(e.Decision) // before the booking is looked for: while that lives the id is not another's
+	slots := o.slots(e.Decision, a)
 	isPair := a != nil && a.start != 0 // what one engine counts of it is not what the other was believed to hold
 	switch e.Step {
 	case Dispatched:
@@ -128,6 +129,7 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 			o.progressStart(a.start, e, now)
 		}
 		o.recordings.step(e, ttft, now)
+		o.freed(now, slots...)
 	}
 	o.obs.Progress(e.Step, out)
 	return out, nil

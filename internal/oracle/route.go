@@ -16,10 +16,10 @@ import (
 	"github.com/kvoracle/kvoracle/internal/policy"
 )
 
-// Route decides one request and books it, in this order: which targets may take it; the prompt's block ids, once per
+// route decides one request and books it, in this order: which targets may take it; the prompt's block ids, once per
 // block size in use; who holds how much of them; then, in one step that no other decision can get into, how busy
-// everybody is, the choice, and the booking.
-func (o *Oracle) Route(ctx context.Context, r *RouteRequest, now time.Time) (*Answer, error) {
+// everybody is, the choice, and the booking. t is not nil when the request has waited.
+func (o *Oracle) route(ctx context.Context, r *RouteRequest, t *Ticket, now time.Time) (*Answer, error) {
 	start := time.Now()
 	if ctx.Err() != nil {
 		return nil, Fault(Expired, ReasonDeadline, "", "", "the caller's deadline has passed")
@@ -32,7 +32,7 @@ func (o *Oracle) Route(ctx context.Context, r *RouteRequest, now time.Time) (*An
 
 	var a *Answer
 	w.rules = o.rules.Load()
-	quick := w.rules.quick && !r.Explain && !r.IsPair && !r.Goals.IsSet()
+	quick := w.rules.quick && !r.Explain && !r.IsPair && !r.Goals.IsSet() && len(r.Preferred) == 0
 	for try := range routeTries {
 		w.reset(now)
 		view := o.fleet.View()
@@ -47,7 +47,7 @@ func (o *Oracle) Route(ctx context.Context, r *RouteRequest, now time.Time) (*An
 		}
 		o.match(r, w)
 		var err error
-		if a, err = o.decide(r, now, w); err == nil {
+		if a, err = o.decide(r, t, now, w); err == nil {
 			break
 		}
 		switch {
@@ -168,7 +168,7 @@ func (w *work) reset(now time.Time) {
 }
 
 // decide looks at the load, chooses and books, as one step.
-func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error) {
+func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*Answer, error) {
 	o.deciding.Lock()
 	defer o.deciding.Unlock()
 	asked := uint64(0)
@@ -240,6 +240,10 @@ func (o *Oracle) decide(r *RouteRequest, now time.Time, w *work) (*Answer, error
 	if r.Goals.IsSet() {
 		a.Goals, a.TPOT = r.Goals, policy.TPOT(&req, &w.cands[w.choice.Best])
 		a.MissesTTFT, a.MissesTPOT = r.Goals.Missed(score, a.TPOT)
+	}
+	if t != nil {
+		a.Waited, a.Position = now.Sub(t.came), t.position
+		t.holds(&req, &w.cands[w.choice.Best], score)
 	}
 	if a.Session == SessionStayed && best.id != w.last {
 		a.Session = SessionMoved
@@ -394,11 +398,23 @@ func (o *Oracle) look(r *RouteRequest, now time.Time, w *work) error {
 			continue
 		}
 		w.addCandidate(i)
+		w.cands[len(w.cands)-1].Preferred = preferred(c.worker, r)
 	}
 	if len(w.cands) == 0 {
 		return w.nobody(r)
 	}
 	return nil
+}
+
+// preferred counts the labels that a request prefers and a worker has.
+func preferred(x *fleet.Worker, r *RouteRequest) int {
+	n := 0
+	for k, v := range r.Preferred {
+		if got, ok := x.Labels[k]; ok && got == v {
+			n++
+		}
+	}
+	return n
 }
 
 // addCandidate makes a candidate of the policy of targets[i].

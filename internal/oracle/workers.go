@@ -155,13 +155,15 @@ type Stats struct {
 	Learn     learn.Stats         // prefills that costs were learned from
 	Model     map[string][2]int   // fresh targets and all, by model
 	Unmatched int                 // targets that hold blocks which no question begins with
+	Waiting   int                 // questions that wait for a place
 }
 
 // Stats looks at everything once; O(workers).
 func (o *Oracle) Stats(now time.Time) Stats {
 	s := Stats{
 		Index: o.index.Stats(), Evicted: o.index.Evicted(), Refound: o.refound.Load(), Approx: o.approx[asTokens].Stats(), Text: o.approx[asText].Stats(),
-		Names: o.names.Used(), Load: o.load.Stats(), Learn: o.learn.Stats(), Model: make(map[string][2]int),
+		Waiting: int(o.waits.some.Load()),
+		Names:   o.names.Used(), Load: o.load.Stats(), Learn: o.learn.Stats(), Model: make(map[string][2]int),
 	}
 	for _, w := range o.fleet.View().Workers() {
 		s.Workers[w.State()]++

@@ -102,19 +102,44 @@ func (r *Runner) request(prompt string, o map[string]string) (*kvoraclev1.RouteR
 			default:
 				return nil, fmt.Errorf("form=%s: want none or text", v)
 			}
+		case "wait":
+			if req.MaxQueueSeconds, err = strconv.ParseFloat(v, 64); err != nil {
+				return nil, err
+			}
+		case "priority":
+			n, err := strconv.ParseInt(v, 10, 32)
+			if err != nil {
+				return nil, err
+			}
+			req.Priority = int32(n)
+		case "tenant":
+			req.TenantId = v
 		case "img", "lora", "salt", "session", "id", "as", "scheme":
 		default:
-			key, ok := strings.CutPrefix(k, "label.")
-			if !ok {
-				return nil, fmt.Errorf("unknown option %q", k)
+			if err := label(req, k, v); err != nil {
+				return nil, err
 			}
-			if req.RequiredLabels == nil {
-				req.RequiredLabels = make(map[string]string)
-			}
-			req.RequiredLabels[key] = v
 		}
 	}
 	return req, nil
+}
+
+// label adds label.K=V, which a worker must have, or prefer.K=V, which it had better have.
+func label(req *kvoraclev1.RouteRequest, k, v string) error {
+	kind, key, _ := strings.Cut(k, ".")
+	to := &req.RequiredLabels
+	switch kind {
+	case "label":
+	case "prefer":
+		to = &req.PreferredLabels
+	default:
+		return fmt.Errorf("unknown option %q", k)
+	}
+	if *to == nil {
+		*to = make(map[string]string)
+	}
+	(*to)[key] = v
+	return nil
 }
 
 func hashed(tokens []uint32, size int, scheme string, items []image) *kvoraclev1.RouteRequest_BlockHashes {

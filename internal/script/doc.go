@@ -47,6 +47,7 @@
 //	ov PROMPT [guesses] [OPTIONS]      a dry run: leading blocks held, by worker; with guesses, also "+" those expected
 //	    beyond them because prompts were routed there
 //	    OPTIONS: model= lora= salt= img= as=NAME session= deny=W,W allow=W,W phase= scheme= hashes=BLOCKSIZE label.K=V id=
+//	    prefer.K=V priority= tenant= wait=SECONDS (for a place)
 //	    img=FIRST+COUNT:NAME,... are images under COUNT tokens of the prompt from FIRST on; in an RB line, of the prompts whose
 //	    blocks it names
 //	sent NAME W[/rank] | first NAME | gen NAME n | free NAME [cached=] | cancel NAME | fail NAME    a routed request goes on

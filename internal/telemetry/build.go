@@ -25,6 +25,8 @@ type instruments struct {
 	closed, reloads                                                metric.Int64Counter
 	saves, saveBytes, loads                                        metric.Int64Counter
 	saveDuration                                                   metric.Float64Histogram
+	queueShed                                                      metric.Int64Counter
+	queueWaits                                                     metric.Float64Histogram
 }
 
 // builder makes instruments by name from the table's rows and remembers what went wrong.
@@ -123,6 +125,8 @@ func newInstruments(b *builder) instruments {
 		saveBytes:          b.counter(mSaveBytes),
 		loads:              b.counter(mLoads),
 		tokenized:          b.counter(mTokenized),
+		queueShed:          b.counter(mQueueShed),
+		queueWaits:         b.histogram(mQueueWaits),
 		shadows:            b.counter(mShadow),
 		shadowCost:         b.histogram(mShadowCost),
 		targets:            b.counter(mTargetsPredicted),

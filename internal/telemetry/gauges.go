@@ -16,7 +16,7 @@ type gauges struct {
 	ledgers, holderBlocks, distinct, orphans, reclaimable metric.Int64ObservableGauge
 	unmatched                                             metric.Int64ObservableGauge
 	engineHashes, approximate, text, guesses              metric.Int64ObservableGauge
-	bookings, gateways                                    metric.Int64ObservableGauge
+	bookings, gateways, queued                            metric.Int64ObservableGauge
 	evicted, refound, forgone                             metric.Int64ObservableCounter
 	learned, unlearned, presumed                          metric.Int64ObservableGauge
 }
@@ -41,6 +41,7 @@ func newGauges(b *builder) gauges {
 		forgone:      b.total(mForgone),
 		bookings:     b.gauge(mBookings),
 		gateways:     b.gauge(mGateways),
+		queued:       b.gauge(mQueued),
 		learned:      b.gauge(mLearned),
 		unlearned:    b.gauge(mUnlearned),
 		presumed:     b.gauge(mPresumed),
@@ -50,7 +51,7 @@ func newGauges(b *builder) gauges {
 func (g *gauges) all() []metric.Observable {
 	return []metric.Observable{
 		g.workers, g.targets, g.modelTargets, g.ledgers, g.holderBlocks, g.distinct, g.orphans, g.reclaimable,
-		g.unmatched, g.engineHashes, g.guesses, g.bookings, g.gateways, g.learned, g.unlearned, g.presumed,
+		g.unmatched, g.engineHashes, g.guesses, g.bookings, g.gateways, g.queued, g.learned, g.unlearned, g.presumed,
 		g.evicted, g.refound, g.approximate, g.text, g.forgone,
 	}
 }
@@ -94,6 +95,7 @@ func (g *gauges) observe(o metric.Observer, s *oracle.Stats) {
 	o.ObserveInt64(g.forgone, asCount(s.Forgone))
 	o.ObserveInt64(g.bookings, int64(s.Load.Bookings))
 	o.ObserveInt64(g.gateways, int64(s.Load.Gateways))
+	o.ObserveInt64(g.queued, int64(s.Waiting))
 	o.ObserveInt64(g.learned, int64(s.Learn.Samples))
 	o.ObserveInt64(g.unlearned, int64(s.Learn.Refused))
 	o.ObserveInt64(g.presumed, int64(s.Load.Presumed))

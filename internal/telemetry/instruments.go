@@ -55,6 +55,10 @@ const (
 	mUnobserved = "kvoracle.extproc.unobserved"
 	mTokenized  = "kvoracle.tokenize.requests"
 
+	mQueued     = "kvoracle.queue.depth"
+	mQueueWaits = "kvoracle.queue.wait"
+	mQueueShed  = "kvoracle.queue.shed"
+
 	mShadow     = "kvoracle.shadow.decisions"
 	mShadowCost = "kvoracle.shadow.cost"
 
@@ -153,6 +157,10 @@ func Instruments() []Instrument {
 		{mPrompted, Counter, "{prompt}", "Prompts decided for Envoy, by what they were known by: token ids in the body, a tokenizer, or their text.", []string{kSource}, nil},
 		{mUnobserved, Counter, "{response}", "Responses that Envoy showed and whose decision is not known here: another replica's, or over already.", nil, nil},
 		{mTokenized, Counter, "{request}", "Texts whose tokens an engine was asked for: asked, known (remembered); or done without: late, busy, failed, foreign (of a kind that is not asked about).", []string{kOutcome}, nil},
+
+		{mQueued, Gauge, "{question}", "Questions that wait for a place, all workers that could take them being at their limits.", nil, nil},
+		{mQueueWaits, Histogram, "s", "How long questions waited for a place, by how that ended: served, timeout, displaced (a more urgent one, or one of a tenant with fewer, took its place in the queue), abandoned (its caller left), draining, failed (nobody can take it any more).", []string{kOutcome}, slow},
+		{mQueueShed, Counter, "{question}", "Questions that were ready to wait and were refused: full (as many waited as may), displaced, timeout, draining, failed.", []string{kReason}, nil},
 
 		{mShadow, Counter, "{decision}", "Booked decisions that a shadow policy took part in, by whether it would have chosen the same target; their share is its agreement.", []string{kPolicy, kShadow, kAgrees}, nil},
 		{mTargetsPredicted, Counter, "{decision}", "Booked decisions with a time target: reached, or missed (no worker was predicted to be soon enough).", []string{kOutcome}, nil},

@@ -222,6 +222,16 @@ func directionOf(over, under bool) string {
 	}
 }
 
+// Waited implements oracle.Observer.
+func (o *observer) Waited(how oracle.WaitOutcome, waited time.Duration) {
+	if how != oracle.WaitServed && how != oracle.WaitAbandoned {
+		o.count(o.in.queueShed, o.refusals, string(how), 1)
+	}
+	if how != oracle.WaitFull {
+		o.in.queueWaits.Record(o.bg, waited.Seconds(), o.outcome.of(string(how)).record...)
+	}
+}
+
 // Released implements oracle.Observer.
 func (o *observer) Released(n int, why string) {
 	o.count(o.in.released, o.cause, why, uint64(max(n, 0)))

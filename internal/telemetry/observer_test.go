@@ -57,6 +57,9 @@ func everything(tel *telemetry.Telemetry) {
 	tel.Panicked("/kvoracle.v1.RouteService/Route")
 	tel.Picked("decided")
 	tel.Prompted("text")
+	tel.Observer().Waited(oracle.WaitServed, 500*time.Millisecond)
+	tel.Observer().Waited(oracle.WaitTimeout, 2*time.Second)
+	tel.Observer().Waited(oracle.WaitFull, 0)
 	tel.Unobserved()
 	tel.Closed("full")
 	tel.Reloaded("access", true)
@@ -116,6 +119,10 @@ func TestEachReportIsCountedOnce(t *testing.T) {
 		"kvoracle.extproc.prompts{source=text}":                                                          {1, 0},
 		"kvoracle.tokenize.requests{outcome=asked}":                                                      {1, 0},
 		"kvoracle.extproc.unobserved":                                                                    {1, 0},
+		"kvoracle.queue.wait{outcome=served}":                                                            {0.5, 1},
+		"kvoracle.queue.wait{outcome=timeout}":                                                           {2, 1},
+		"kvoracle.queue.shed{reason=timeout}":                                                            {1, 0},
+		"kvoracle.queue.shed{reason=full}":                                                               {1, 0},
 		"kvoracle.panics{rpc=kvoracle.v1.RouteService/Route}":                                            {1, 0},
 		"kvoracle.connections.closed{reason=full}":                                                       {1, 0},
 		"kvoracle.reloads{file=access,outcome=applied}":                                                  {1, 0},
@@ -146,7 +153,7 @@ func TestGaugesShowStats(t *testing.T) {
 	clearEnv(t)
 	tel, r := metered(t)
 	s := oracle.Stats{
-		Index: index.Stats{Ledgers: 1, HolderBlocks: 2, DistinctBlocks: 3, Orphans: 4, Reclaimable: 5}, Guesses: 6, Names: 13, Unmatched: 24,
+		Index: index.Stats{Ledgers: 1, HolderBlocks: 2, DistinctBlocks: 3, Orphans: 4, Reclaimable: 5}, Guesses: 6, Names: 13, Waiting: 18, Unmatched: 24,
 		Evicted: 13, Refound: 14, Forgone: 15, Approx: index.Stats{HolderBlocks: 16}, Text: index.Stats{HolderBlocks: 17},
 		Load: load.Stats{Bookings: 7, Gateways: 8, Counters: load.Counters{Presumed: 14}}, Model: map[string][2]int{"a": {1, 3}, "b": {0, 2}},
 	}
@@ -160,7 +167,7 @@ func TestGaugesShowStats(t *testing.T) {
 		"kvoracle.index.ledgers": 1, "kvoracle.index.blocks": 2, "kvoracle.index.distinct_blocks": 3, "kvoracle.index.orphans": 4,
 		"kvoracle.index.evicted": 13, "kvoracle.index.refound": 14, "kvoracle.guesses.forgone": 15, "kvoracle.approximate.blocks": 16, "kvoracle.text.blocks": 17,
 		"kvoracle.targets{confidence=partial}": 0, "kvoracle.targets{confidence=approximate}": 0,
-		"kvoracle.index.reclaimable": 5, "kvoracle.guesses": 6, "kvoracle.engine_hashes": 13, "kvoracle.targets.unmatched": 24, "kvoracle.bookings": 7, "kvoracle.gateways": 8,
+		"kvoracle.index.reclaimable": 5, "kvoracle.guesses": 6, "kvoracle.engine_hashes": 13, "kvoracle.targets.unmatched": 24, "kvoracle.bookings": 7, "kvoracle.gateways": 8, "kvoracle.queue.depth": 18,
 		"kvoracle.learn.prefills": 15, "kvoracle.learn.refused": 16, "kvoracle.prefills.presumed": 14,
 		"kvoracle.workers{state=ready}": 9, "kvoracle.workers{state=draining}": 0, "kvoracle.workers{state=lost}": 10,
 		"kvoracle.targets{confidence=fresh}": 11, "kvoracle.targets{confidence=stale}": 12,

@@ -57,6 +57,8 @@ func AppendAnswer(b []byte, a *oracle.Answer) []byte {
 	if a.MissesTPOT {
 		b = appendUint(b, 18, 1)
 	}
+	b = appendDouble(b, 19, a.Waited.Seconds())
+	b = appendUint(b, 20, uint64(uint32(a.Position)))
 	return b
 }
 

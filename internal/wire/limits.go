@@ -39,6 +39,7 @@ const (
 	maxRequestsCap  = 1 << 20
 	maxAlternatives = 16
 	maxTarget       = 86_400 // seconds
+	maxQueue        = 3600   // seconds
 	maxOps          = 65_536
 	maxBlocksPerOp  = 65_536
 	maxDetail       = 256

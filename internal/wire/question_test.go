@@ -134,6 +134,7 @@ func questionBytes(t testing.TB) [][]byte {
 		RequestId: "r", Model: "m", Prompt: tokens(1, 2, 300_000, 1<<32-1), Lora: &kvoraclev1.LoraAdapter{Name: "l"}, CacheSalt: "s",
 		ExpectedOutputTokens: 300, SessionId: "c", Phase: kvoraclev1.Phase_PHASE_PREFILL, AllowedWorkers: []string{"a", "b"},
 		DeniedWorkers: []string{"c"}, RequiredLabels: map[string]string{"k": "v"}, Explain: true, DryRun: true, MaxAlternatives: 3,
+		Priority: -7, TenantId: "t", MaxQueueSeconds: 1.5, PreferredLabels: map[string]string{"p": "q"},
 	}
 	hashed := proto.CloneOf(full)
 	hashed.Prompt = hashes(block.Scheme, 4, 9, 2)

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
@@ -41,6 +42,9 @@ func decodeRoute(m *kvoraclev1.RouteRequest, packed packedPrompt, l Limits, r *o
 		Explain:         m.GetExplain(),
 		DryRun:          m.GetDryRun(),
 		MaxAlternatives: int(m.GetMaxAlternatives()),
+		Preferred:       m.GetPreferredLabels(),
+		Priority:        m.GetPriority(),
+		Tenant:          m.GetTenantId(),
 		Goals:           oracle.Goals{TTFT: m.GetTtftTargetSeconds(), TPOT: m.GetTpotTargetSeconds()},
 	}
 	if r.MaxAlternatives == 0 {
@@ -49,9 +53,7 @@ func decodeRoute(m *kvoraclev1.RouteRequest, packed packedPrompt, l Limits, r *o
 	if err := checkRoute(m, r); err != nil {
 		return err
 	}
-	if err := refuseUnserved(m); err != nil {
-		return err
-	}
+	r.MaxWait = time.Duration(m.GetMaxQueueSeconds() * float64(time.Second))
 	switch m.GetPhase() {
 	case kvoraclev1.Phase_PHASE_UNSPECIFIED:
 		r.Role = fleet.Aggregated
@@ -84,6 +86,7 @@ func checkRoute(m *kvoraclev1.RouteRequest, r *oracle.RouteRequest) error {
 		{"lora.revision", r.LoRARevision, maxName, false},
 		{"cache_salt", r.CacheSalt, maxName, false},
 		{"session_id", r.Session, maxRequestID, false},
+		{"tenant_id", r.Tenant, maxRequestID, false},
 	} {
 		if err := name(c.field, c.v, c.most, c.required); err != nil {
 			return err
@@ -106,10 +109,16 @@ func checkRoute(m *kvoraclev1.RouteRequest, r *oracle.RouteRequest) error {
 			return invalid(g.field, fmt.Sprint(g.v), fmt.Sprintf("want 0 to %d", maxTarget))
 		}
 	}
+	if v := m.GetMaxQueueSeconds(); !(v >= 0 && v <= maxQueue) {
+		return invalid("max_queue_seconds", fmt.Sprint(v), fmt.Sprintf("want 0 to %d", maxQueue))
+	}
 	if err := workerList("allowed_workers", r.Allowed); err != nil {
 		return err
 	}
 	if err := workerList("denied_workers", r.Denied); err != nil {
+		return err
+	}
+	if err := labels("preferred_labels", r.Preferred); err != nil {
 		return err
 	}
 	return labels("required_labels", r.Labels)
@@ -123,17 +132,6 @@ func workerList(field string, ws []string) error {
 		if err := name(field+"["+strconv.Itoa(i)+"]", w, maxName, true); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// refuseUnserved names the first field that would otherwise be ignored.
-func refuseUnserved(m *kvoraclev1.RouteRequest) error {
-	switch {
-	case m.GetPriority() != 0:
-		return unserved("priority", fmt.Sprint(m.GetPriority()))
-	case len(m.GetPreferredLabels()) > 0:
-		return unserved("preferred_labels", strconv.Itoa(len(m.GetPreferredLabels()))+" labels")
 	}
 	return nil
 }
@@ -246,6 +244,8 @@ func EncodeAnswer(a *oracle.Answer, explain bool) *kvoraclev1.RouteResponse {
 		PredictedTpotSeconds: a.TPOT,
 		TtftTargetMissed:     a.MissesTTFT,
 		TpotTargetMissed:     a.MissesTPOT,
+		QueuedSeconds:        a.Waited.Seconds(),
+		QueuePosition:        uint32(a.Position),
 	}
 	if a.Prefill != nil {
 		m.PrefillTarget, m.PrefillMatched = target(*a.Prefill), tiers(a.PrefillMatched)
@@ -365,6 +365,8 @@ func choiceReason(r oracle.ChoiceReason) kvoraclev1.ChoiceReason {
 		return kvoraclev1.ChoiceReason_CHOICE_REASON_REACHES_TARGETS
 	case oracle.TieLeastRecent:
 		return kvoraclev1.ChoiceReason_CHOICE_REASON_TIE_LEAST_RECENT
+	case oracle.TiePreferred:
+		return kvoraclev1.ChoiceReason_CHOICE_REASON_TIE_PREFERRED_LABELS
 	case oracle.PolicyOrder:
 		return kvoraclev1.ChoiceReason_CHOICE_REASON_POLICY_ORDER
 	default:

@@ -95,6 +95,8 @@ func (s *settings) groups() []group {
 			{"max-rate", "calls a second of one identity, or host; 0: any number", number(&s.MaxRate)},
 			{"first-message-timeout", "how long the message of a call may take", span(&s.FirstMessageTimeout)},
 			{"queue-target", "refuse some calls when they wait longer for a processor; -1s: never", span(&s.QueueTarget)},
+			{"max-queued", "questions that may wait for a place when all workers are full; -1: none", number(&s.MaxQueued)},
+			{"max-queued-tokens", "prompt tokens of those together", number(&s.MaxQueuedTokens)},
 			{"max-workers", "workers in the fleet", number(&s.MaxWorkers)},
 			{"max-blocks", "blocks in the index, each once per target, 12 to 16 bytes", number(&s.MaxBlocks)},
 			{"max-engine-hashes", "engine hashes kept for workers that name blocks by them, 100 bytes", number(&s.MaxEngineHashes)},
