@@ -37,6 +37,7 @@ const (
 	ReasonFewestInFlight Reason = "tie_fewest_in_flight" // equal cost and match; least in flight
 	ReasonLeastRecent    Reason = "tie_least_recent"     // all equal; chosen least recently
 	ReasonReachesTargets Reason = "reaches_targets"      // the cheapest that is predicted to be soon enough
+	ReasonPreferred      Reason = "tie_preferred_labels" // equal cost and match; has more of the preferred labels
 	ReasonPolicyOrder    Reason = "policy_order"         // the policy compares no costs
 	ReasonOther          Reason = "other"                // none given, or one newer than this client
 )
@@ -154,6 +155,8 @@ func reasonOf(r kvoraclev1.ChoiceReason) Reason {
 		return ReasonPolicyOrder
 	case kvoraclev1.ChoiceReason_CHOICE_REASON_REACHES_TARGETS:
 		return ReasonReachesTargets
+	case kvoraclev1.ChoiceReason_CHOICE_REASON_TIE_PREFERRED_LABELS:
+		return ReasonPreferred
 	case kvoraclev1.ChoiceReason_CHOICE_REASON_UNSPECIFIED:
 		return ReasonOther
 	default:

@@ -36,6 +36,8 @@
 //	                           Progress events wait in a bounded queue, changes of blocks in a bounded outbox; when the
 //	                           outbox is full it is given up for one snapshot later.
 //	the oracle is busy         RESOURCE_EXHAUSTED: the fallback decides, for as long as the oracle asked to be left alone.
+//	the fleet is full          A request that may wait for a place (Request.MaxQueue) waits at the oracle; ErrFleetFull, when it
+//	                           found none. Others are told ErrNoEligibleWorker at once.
 //	the oracle has restarted   Reporters come back within seconds with a snapshot each. Until then it knows no workers;
 //	                           Route answers a model that the last list had by the fallback (ReasonOracleAmnesia), for
 //	                           half a minute at most.

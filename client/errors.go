@@ -23,6 +23,10 @@ var (
 	// ErrNoEligibleWorker: the model is known but each worker is excluded, says the oracle; Error.Metadata has the
 	// counts by cause. Another try a moment later may work.
 	ErrNoEligibleWorker = errors.New("kvoracle: no eligible worker")
+	// ErrFleetFull: every worker is at its limit, and the question, which was ready to wait (Request.MaxQueue), found no room
+	// among those that do or no place in its time. Error.RetryAfter is the wait that the oracle predicts. There is no fallback:
+	// a worker that is full would refuse the request.
+	ErrFleetFull = errors.New("kvoracle: fleet full")
 	// ErrNoFallback: the oracle did not answer and no worker is known that could serve the request. The oracle's own
 	// failure is in the chain.
 	ErrNoFallback = errors.New("kvoracle: no fallback")
@@ -67,6 +71,9 @@ func (e *Error) Error() string {
 		return fmt.Sprintf("%v: %s", e.Kind, e.Message)
 	}
 }
+
+// RetryAfter is how long the oracle asked to be left alone with this; 0: it did not say.
+func (e *Error) RetryAfter() time.Duration { return e.retryAfter }
 
 // Unwrap makes errors.Is find the kind and errors.As the cause.
 func (e *Error) Unwrap() []error {
@@ -128,6 +135,10 @@ func kindOf(e *Error) error {
 		return ErrMismatch
 	case codes.Unimplemented:
 		return ErrUnserved
+	case codes.ResourceExhausted:
+		if e.FromOracle && (e.Reason == "QUEUE_FULL" || e.Reason == "QUEUE_TIMEOUT") {
+			return ErrFleetFull
+		}
 	case codes.NotFound:
 		if e.FromOracle {
 			return ErrModelUnknown

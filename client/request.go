@@ -46,6 +46,13 @@ type Request struct {
 	// TTFTTarget and TPOTTarget are how soon the first and each further token are wanted; 0: whenever. Workers that are
 	// predicted to be soon enough are preferred; Decision.Raw says what is missed.
 	TTFTTarget, TPOTTarget time.Duration
+	// MaxQueue is how long the oracle may keep the question while every worker is at its limit, at most an hour; the router's
+	// timeout is that much longer. 0: not at all. Where it ends without a place, Route returns ErrFleetFull.
+	MaxQueue time.Duration
+	// Priority and Tenant order the questions that wait: the higher priority goes first, and within one tenants take turns by
+	// predicted cost. Tenant is at most 128 bytes.
+	Priority int32
+	Tenant   string
 	// Phase is the part of the work to place.
 	Phase Phase
 	// Allowed, if not empty, are the only candidates.
@@ -54,6 +61,8 @@ type Request struct {
 	Denied []string
 	// RequiredLabels must be there on a candidate, with these values.
 	RequiredLabels map[string]string
+	// PreferredLabels break ties between workers that cost and hold the same.
+	PreferredLabels map[string]string
 	// Explain asks for a row per candidate: Decision.Raw().GetCandidates().
 	Explain bool
 	// DryRun decides and books nothing.
@@ -103,6 +112,10 @@ func (r *Request) proto() (*kvoraclev1.RouteRequest, *Error) {
 		Phase:                r.Phase,
 		TtftTargetSeconds:    r.TTFTTarget.Seconds(),
 		TpotTargetSeconds:    r.TPOTTarget.Seconds(),
+		MaxQueueSeconds:      max(r.MaxQueue, 0).Seconds(),
+		Priority:             r.Priority,
+		TenantId:             r.Tenant,
+		PreferredLabels:      r.PreferredLabels,
 		AllowedWorkers:       r.Allowed,
 		DeniedWorkers:        r.Denied,
 		RequiredLabels:       r.RequiredLabels,
@@ -141,6 +154,7 @@ func (r *Request) badText() string {
 		{"CacheSalt", r.CacheSalt},
 		{"SessionID", r.SessionID},
 		{"Text", r.Text},
+		{"Tenant", r.Tenant},
 	} {
 		if !utf8.ValidString(f.value) {
 			return f.name
@@ -153,12 +167,22 @@ func (r *Request) badText() string {
 	case slices.ContainsFunc(r.Denied, bad):
 		return "Denied"
 	}
-	for k, v := range r.RequiredLabels {
-		if !utf8.ValidString(k) || !utf8.ValidString(v) {
-			return "RequiredLabels"
-		}
+	switch {
+	case badLabels(r.RequiredLabels):
+		return "RequiredLabels"
+	case badLabels(r.PreferredLabels):
+		return "PreferredLabels"
 	}
 	return ""
+}
+
+func badLabels(labels map[string]string) bool {
+	for k, v := range labels {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return true
+		}
+	}
+	return false
 }
 
 // promptTokens is the prompt's length; four bytes of text are taken for a token.

@@ -85,7 +85,7 @@ func uniqueName() string {
 // request's filters with the fewest requests of this router in flight, ties going round.
 //
 // Errors, to be told apart with errors.Is: ErrInvalid, ErrMismatch and ErrUnserved, which the caller must fix;
-// ErrModelUnknown and ErrNoEligibleWorker, as the oracle said it; ErrNoFallback when neither the oracle nor the fleet list
+// ErrModelUnknown, ErrNoEligibleWorker and ErrFleetFull, as the oracle said it; ErrNoFallback when neither the oracle nor the fleet list
 // has an answer; the context's error when the caller cancelled it. A context that runs out of time is no reason to fail.
 func (r *Router) Route(ctx context.Context, req Request) (Decision, error) {
 	msg, bad := req.proto()
@@ -96,7 +96,7 @@ func (r *Router) Route(ctx context.Context, req Request) (Decision, error) {
 	if !ok {
 		return r.fallback(&req, ReasonBreakerOpen, nil)
 	}
-	res, err := r.ask(ctx, msg)
+	res, err := r.ask(ctx, msg, max(req.MaxQueue, 0))
 	now := time.Now()
 	if err == nil && res.GetTarget().GetWorkerId() == "" {
 		err = status.Error(codes.Internal, "the oracle's answer names no worker")
@@ -132,9 +132,9 @@ func (r *Router) Route(ctx context.Context, req Request) (Decision, error) {
 	return r.fallback(&req, reason, e)
 }
 
-// ask puts the question, by a stream if one is up.
-func (r *Router) ask(ctx context.Context, msg *kvoraclev1.RouteRequest) (*kvoraclev1.RouteResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.timeout)
+// ask puts the question, by a stream if one is up. It may wait that long at the oracle.
+func (r *Router) ask(ctx context.Context, msg *kvoraclev1.RouteRequest, wait time.Duration) (*kvoraclev1.RouteResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.timeout+wait)
 	defer cancel()
 	if l := r.lane(); l != nil && max(len(msg.GetTokens().GetTokenIds()), len(msg.GetText())/4) <= laneTokens {
 		res, err := l.ask(ctx, msg)

@@ -145,6 +145,8 @@ func TestWhatTheCallerMustFixIsAnError(t *testing.T) {
 		{signed(codes.Unimplemented, "FIELD_UNSERVED"), ErrUnserved, ""},
 		{signed(codes.Unavailable, "NO_ELIGIBLE_WORKER"), ErrNoEligibleWorker, ""},
 		{signed(codes.ResourceExhausted, "BOOKINGS_FULL"), nil, ReasonOracleShed},
+		{signed(codes.ResourceExhausted, "QUEUE_FULL"), ErrFleetFull, ""},
+		{signed(codes.ResourceExhausted, "QUEUE_TIMEOUT"), ErrFleetFull, ""},
 		{signed(codes.Internal, "INTERNAL"), nil, ReasonOracleFault},
 		{signed(codes.Unavailable, "DRAINING"), nil, ReasonOracleGone},
 		{status.Error(codes.Unavailable, "transport"), nil, ReasonOracleGone},
@@ -184,7 +186,7 @@ func TestWhatTheCallerMustFixIsAnError(t *testing.T) {
 				if status.Code(err) != status.Code(c.err) {
 					t.Errorf("status code %v of %v", status.Code(err), err)
 				}
-				for _, other := range []error{ErrInvalid, ErrModelUnknown, ErrMismatch, ErrUnserved, ErrNoEligibleWorker, ErrNoFallback, ErrUnavailable} {
+				for _, other := range []error{ErrInvalid, ErrModelUnknown, ErrMismatch, ErrUnserved, ErrNoEligibleWorker, ErrFleetFull, ErrNoFallback, ErrUnavailable} {
 					if !errors.Is(c.want, other) && errors.Is(err, other) {
 						t.Errorf("%v is also %v", err, other)
 					}

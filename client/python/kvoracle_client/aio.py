@@ -39,7 +39,8 @@ class AsyncClient(Steps):
 
     async def route(self, model, prompt, **fields):
         try:
-            return self.core.decided(await self._route(question(model, prompt, fields), timeout=self._deadline))
+            timeout = self._deadline + fields.get("max_queue_seconds", 0)
+            return self.core.decided(await self._route(question(model, prompt, fields), timeout=timeout))
         except grpc.RpcError as error:
             return self.core.fallback(error, model, fields)
 

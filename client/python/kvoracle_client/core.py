@@ -22,6 +22,10 @@ _SILENT = {
 }
 
 
+# Reasons that are the oracle's word all the same: whoever is left would refuse the request too.
+_WORDS = b"NO_ELIGIBLE_WORKER", b"QUEUE_FULL", b"QUEUE_TIMEOUT"
+
+
 @dataclasses.dataclass
 class Decision:
     """Where to send a request. It ends with finished, failed or cancelled, exactly once."""
@@ -103,7 +107,7 @@ class Core:
     def fallback(self, error, model, fields):
         """A choice of our own, or the error where it is the oracle's word on the request."""
         code = error.code()
-        if code not in _SILENT or b"NO_ELIGIBLE_WORKER" in _details(error):
+        if code not in _SILENT or any(word in _details(error) for word in _WORDS):
             raise error
         denied, allowed = set(fields.get("denied_workers", ())), fields.get("allowed_workers")
         with self._lock:

@@ -33,7 +33,8 @@ class Client(Steps):
     def route(self, model, prompt, **fields):
         """A Decision for a prompt: token ids, or a str where there is no tokenizer. fields are those of RouteRequest (request_id, session_id, denied_workers, ...)."""
         try:
-            return self.core.decided(self._route(question(model, prompt, fields), timeout=self._deadline))
+            timeout = self._deadline + fields.get("max_queue_seconds", 0)
+            return self.core.decided(self._route(question(model, prompt, fields), timeout=timeout))
         except grpc.RpcError as error:
             return self.core.fallback(error, model, fields)
 
