@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -135,12 +136,7 @@ func (o *Oracle) othersWait(r *RouteRequest) bool {
 		return false
 	}
 	t := newTicket(o, r, time.Time{})
-	for _, x := range o.fleet.View().Model(r.Model) {
-		if t.suits(x) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(o.fleet.View().Model(r.Model), t.suits)
 }
 
 func newTicket(o *Oracle, r *RouteRequest, now time.Time) *Ticket {

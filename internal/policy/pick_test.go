@@ -46,7 +46,8 @@ func TestPickEqualsChoose(t *testing.T) {
 		sessions := 0
 		for i := range cands {
 			c := &cands[i]
-			c.Preferred = 0 // a request that prefers labels does not go this way
+			c.Preferred = 0 // one that prefers labels goes another way
+
 			if c.SameSession { // a session has one target
 				sessions++
 				c.SameSession = sessions == 1
