@@ -75,6 +75,9 @@ func TestContradictionsAreNamed(t *testing.T) {
 		{"guess linger", func(c *Config) { c.GuessLinger = -time.Second }, []string{"GuessLinger", "-1s"}},
 		{"long secret", func(c *Config) { c.Secret = strings.Repeat("s", 257) }, []string{"Secret", "257", "256"}},
 		{"credit", func(c *Config) { c.StaleCredit = 1.5 }, []string{"StaleCredit", "1.5"}},
+		{"no credit", func(c *Config) { c.StaleCredit = -0.1 }, []string{"StaleCredit", "-0.1"}},
+		{"queue", func(c *Config) { c.MaxQueued = 1<<20 + 1 }, []string{"MaxQueued", "1048577"}},
+		{"queued tokens", func(c *Config) { c.MaxQueuedTokens = -1 }, []string{"MaxQueuedTokens", "-1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := DefaultConfig()

@@ -36,6 +36,10 @@ type kept struct {
 	blocks       BlockConfidence
 	load         load.Confidence
 	score        policy.Score
+
+	start     *fleet.Worker // of a pair: who would prefill for it; nil: it does both, or no pair was wanted
+	startID   fleet.TargetID
+	startRank int32
 }
 
 // rowsEach bounds what is kept of one decision, candidates and excluded alike. In a larger fleet the best and any others
@@ -55,8 +59,8 @@ func (h *history) get(id load.DecisionID) *Answer {
 	return nil
 }
 
-// add remembers a decision made from w.
-func (h *history) add(a *Answer, w *work) {
+// add remembers a decision made from w; p is that of a pair, or nil.
+func (h *history) add(a *Answer, w *work, p *pairing) {
 	if a.Rows != nil { // in the ring alone they are bounded
 		bare := *a
 		bare.Rows = nil
@@ -68,8 +72,11 @@ func (h *history) add(a *Answer, w *work) {
 		m.cands = min(m.cands, h.most)
 	}
 	for _, i := range w.choice.Order[:m.cands] {
-		c := &w.targets[w.picks[i]]
-		h.next().fill(c, &w.choice.Scores[i])
+		k := h.next()
+		k.fill(&w.targets[w.picks[i]], &w.choice.Scores[i])
+		if p != nil {
+			k.begin(p.start(i))
+		}
 	}
 	for i := range w.excluded[:m.excluded] {
 		h.next().fill(&w.excluded[i], &policy.Score{})
@@ -94,12 +101,23 @@ func (k *kept) fill(c *candidate, s *policy.Score) {
 	}
 	k.expected, k.inFlight, k.why, k.blocks, k.load = int32(c.guess), int32(c.state.InFlight), c.why, c.blocks, c.state.Confidence
 	k.score = *s
+	k.start = nil
+}
+
+// begin notes who would prefill, or nobody.
+func (k *kept) begin(c *candidate) {
+	if c != nil {
+		k.start, k.startID, k.startRank = c.worker, c.id, int32(c.rank)
+	}
 }
 
 func (k *kept) row() Row {
 	r := Row{
 		Target:   TargetRef{ID: k.id, Worker: k.worker.Worker, Rank: int(k.rank), Address: k.worker.Address},
 		Excluded: k.why, Expected: int(k.expected), InFlight: int(k.inFlight), Score: k.score, Blocks: k.blocks, Load: k.load,
+	}
+	if k.start != nil {
+		r.Prefill = &TargetRef{ID: k.startID, Worker: k.start.Worker, Rank: int(k.startRank), Address: k.start.Address}
 	}
 	for t := range k.held {
 		r.Matched[t], r.Usable[t] = int(k.held[t]), int(k.usable[t])

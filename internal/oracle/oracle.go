@@ -57,7 +57,7 @@ type Config struct {
 	// HistoryDecisions bounds the decisions kept for ExplainDecision and repeated request ids; default 65,536 (about
 	// 500 bytes each).
 	HistoryDecisions int
-	// HistoryRows bounds the candidate rows kept with them, newest decisions first; default 65,536 (about 170 bytes
+	// HistoryRows bounds the candidate rows kept with them, newest decisions first; default 65,536 (about 190 bytes
 	// each). Of a decision by least_time alone the first places are kept, four at least, and the deepest match; of one by
 	// another policy, with a second one beside it, or whose reasons were asked for, up to 128 candidates and 128 excluded
 	// targets.

@@ -272,7 +272,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		for range excluded {
 			w.excluded = append(w.excluded, candidate{worker: x, why: ExcludedLabel})
 		}
-		h.add(&Answer{Decision: DecisionID(id), Rows: w.rows()}, w)
+		h.add(&Answer{Decision: DecisionID(id), Rows: w.rows()}, w, nil)
 		if got := h.get(DecisionID(id)).Rows; got != nil {
 			t.Fatalf("decision %d keeps %d rows of its own", id, len(got))
 		}

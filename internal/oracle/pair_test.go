@@ -158,8 +158,16 @@ func TestPairLimitsAndExclusions(t *testing.T) {
 	if a.Prefill == nil || a.Prefill.Worker != "p2" {
 		t.Errorf("prefill on %v", a.Prefill)
 	}
-	if len(a.Rows) == 0 || a.Rows[0].Prefill == nil || a.Rows[0].Prefill.Worker != "p2" || a.Rows[0].Score.Terms.Transfer <= 0 {
-		t.Errorf("reasons: %+v", a.Rows)
+	later := o.Explain(a.Decision)
+	for _, rows := range [][]Row{a.Rows, later.Rows} {
+		if len(rows) == 0 || rows[0].Prefill == nil || rows[0].Prefill.Worker != "p2" || rows[0].Score.Terms.Transfer <= 0 {
+			t.Errorf("reasons: %+v", rows)
+		}
+	}
+	// A decision for one has none.
+	alone := o.Explain(route(t, o, prompt(1, 2), func(r *RouteRequest) { r.Role = fleet.Decode }, t0).Decision)
+	if len(alone.Rows) == 0 || alone.Rows[0].Prefill != nil {
+		t.Errorf("reasons of one for one: %+v", alone.Rows)
 	}
 	_, err := o.Route(context.Background(), &RouteRequest{Model: "m", Prompt: prompt(1), Role: fleet.Decode, IsPair: true, Denied: []string{"p2"}}, t0)
 	if !isKind(err, Unavailable) {

@@ -299,7 +299,11 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 		f.decisions.Add(1)
 		a.freed = f.freed.Load()
 	}
-	o.history.add(a, w)
+	var pair *pairing
+	if r.IsPair {
+		pair = w.pair
+	}
+	o.history.add(a, w, pair)
 	return a, nil
 }
 
