@@ -101,7 +101,7 @@ func questions() map[string]string {
 		"empty text":    `{"model":"demo","text":""}`,
 		"long text":     `{"model":"demo","text":"` + strings.Repeat("x", 257) + `"}`,
 		"denied":        `{"model":"demo","denied_workers":["w1"],"tokens":{"token_ids":[1]}}`,
-		"unserved":      `{"model":"demo","text":"what is it"}`,
+		"wild wait":     `{"model":"demo","max_queue_seconds":-1,"tokens":{"token_ids":[1]}}`,
 		"long name":     `{"model":"` + strings.Repeat("m", 300) + `","tokens":{"token_ids":[1]}}`,
 		"image":         `{"model":"demo","dry_run":true,"tokens":{"token_ids":[1,2,3]},"multimodal":[{"first_token":1,"token_count":1,"digest":"MTIzNDU2Nzg="}]}`,
 	}
