@@ -27,6 +27,8 @@ func answer() *oracle.Answer {
 
 // everything calls each method of the observer, and Refused and Panicked, at least once with something to count.
 func everything(tel *telemetry.Telemetry) {
+	tel.Saved(true, 1<<20, 2*time.Second)
+	tel.Loaded("loaded")
 	o := tel.Observer()
 	counters := oracle.BlockCounters{RefusedOps: 6, OtherGroupOps: 15}
 	counters.Refusals[oracle.RefusalHashConflict] = 6
