@@ -17,7 +17,7 @@ func TestDefaultsRun(t *testing.T) {
 			switch f.Name {
 			case "OpsListen", "HTTPListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret", "ShadowPolicy",
 				"ModelNames", "TokenizeURL",
-				"TLSCert", "TLSKey", "TLSClientCA", "TLS12", "AccessFile", "MaxRate":
+				"TLSCert", "TLSKey", "TLSClientCA", "TLS12", "AccessFile", "MaxRate", "DataDir":
 				continue // zero means none or off
 			}
 			if filled.FieldByIndex(f.Index).IsZero() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -16,7 +15,9 @@ type inbox struct {
 	// over gives what ended the messages, once: nil after a half-close.
 	over <-chan error
 
-	mu       sync.Mutex // held while a message is handled or sent: gRPC sends one at a time
+	// turn is full while a message is handled or sent: gRPC sends one at a time. Who waits may wait for a peer that does not
+	// read, until the drain cuts it.
+	turn     chan struct{}
 	isClosed bool
 }
 
@@ -24,10 +25,10 @@ type inbox struct {
 // as in a handler. The goroutine ends with the messages or with the stream, which gRPC ends when the handler returns.
 func readEach[M any](ctx context.Context, s *Server, recv func() (M, error), handle func(M) error) *inbox {
 	over := make(chan error, 1)
-	in := &inbox{over: over}
+	in := &inbox{over: over, turn: make(chan struct{}, 1)}
 	one := func(m M) error {
-		in.mu.Lock()
-		defer in.mu.Unlock()
+		in.turn <- struct{}{}
+		defer in.release()
 		if in.isClosed {
 			return io.EOF // nobody asks
 		}
@@ -49,17 +50,19 @@ func readEach[M any](ctx context.Context, s *Server, recv func() (M, error), han
 	return in
 }
 
+func (in *inbox) release() { <-in.turn }
+
 // send sends when no message is being handled.
 func (in *inbox) send(f func() error) error {
-	in.mu.Lock()
-	defer in.mu.Unlock()
+	in.turn <- struct{}{}
+	defer in.release()
 	return f()
 }
 
 // close waits for the message that is being handled, and lets no other be. Every handler calls it before it returns.
 func (in *inbox) close() {
-	in.mu.Lock()
-	defer in.mu.Unlock()
+	in.turn <- struct{}{}
+	defer in.release()
 	in.isClosed = true
 }
 
