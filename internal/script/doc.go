@@ -53,5 +53,5 @@
 //	sent NAME W[/rank] | first NAME | gen NAME n | free NAME [cached=] | cancel NAME | fail NAME    a routed request goes on
 //	register W               adds a worker that does not report by itself
 //	drain W | undrain W | remove W | invalidate W | list
-//	load W[/rank]            requests in flight, own bookings among them, prefill waiting, and how that is known
+//	load W[/rank] [prefill]  requests in flight, own bookings among them, whether prefill is pending, and how that is known
 package script

@@ -151,10 +151,17 @@ func (r *Runner) printOverlap(m *kvoraclev1.RouteResponse, guesses bool) string 
 	return strings.Join(parts, " ") + "\n"
 }
 
-// printLoad shows what is believed of a rank's load.
-func printLoad(k *kvoraclev1.RankStatus) string {
-	return fmt.Sprintf("in_flight=%d booked=%d prefill=%.1fms %s\n", k.GetInFlight(), k.GetBookedRequests(),
-		1000*k.GetPendingPrefillSeconds(), word(k.GetConfidence().GetLoad().String(), "LOAD_CONFIDENCE_"))
+// printLoad shows what is believed of a rank's load. How much prefill is pending changes by the clock, so only whether any is.
+func printLoad(k *kvoraclev1.RankStatus, prefill bool) string {
+	pending := ""
+	if prefill {
+		pending = " prefill=none"
+		if k.GetPendingPrefillSeconds() > 0 {
+			pending = " prefill=pending"
+		}
+	}
+	return fmt.Sprintf("in_flight=%d booked=%d%s %s\n", k.GetInFlight(), k.GetBookedRequests(), pending,
+		word(k.GetConfidence().GetLoad().String(), "LOAD_CONFIDENCE_"))
 }
 
 func printWorkers(ws []*kvoraclev1.Worker) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -218,7 +219,7 @@ func (r *Runner) operate(ctx context.Context, verb string, args []string) (strin
 		if int(rank) >= len(m.GetWorker().GetRanks()) {
 			return "", fmt.Errorf("load %s: it has no such rank", args[0])
 		}
-		return printLoad(m.GetWorker().GetRanks()[rank]), nil
+		return printLoad(m.GetWorker().GetRanks()[rank], slices.Contains(args[1:], "prefill")), nil
 	default:
 		m, err := r.fleet.ListWorkers(ctx, &kvoraclev1.ListWorkersRequest{})
 		if err != nil {

@@ -169,14 +169,17 @@ func TestAnswersAsText(t *testing.T) {
 	m.Candidates = []*kvoraclev1.CandidateExplanation{{
 		Target: m.GetTarget(), Matched: m.GetMatched(), ExpectedTokens: 4, Confidence: m.GetConfidence(),
 	}}
+	busy := &kvoraclev1.RankStatus{
+		InFlight: 3, BookedRequests: 2, PendingPrefillSeconds: 0.00126,
+		Confidence: &kvoraclev1.Confidence{Load: kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_REPORTED},
+	}
 	for _, c := range []struct{ got, want string }{
 		{r.printChoice(m), "-> w(2) least_cost stale load_imputed repeated\n"},
 		{r.printOverlap(m, false), "w=2:stale\n"},
 		{r.printOverlap(m, true), "w=2+1:stale\n"},
-		{printLoad(&kvoraclev1.RankStatus{
-			InFlight: 3, BookedRequests: 2, PendingPrefillSeconds: 0.00126,
-			Confidence: &kvoraclev1.Confidence{Load: kvoraclev1.LoadConfidence_LOAD_CONFIDENCE_REPORTED},
-		}), "in_flight=3 booked=2 prefill=1.3ms reported\n"},
+		{printLoad(busy, false), "in_flight=3 booked=2 reported\n"},
+		{printLoad(busy, true), "in_flight=3 booked=2 prefill=pending reported\n"},
+		{printLoad(&kvoraclev1.RankStatus{}, true), "in_flight=0 booked=0 prefill=none unspecified\n"},
 	} {
 		if c.got != c.want {
 			t.Errorf("got %q, want %q", c.got, c.want)

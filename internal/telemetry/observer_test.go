@@ -27,8 +27,6 @@ func answer() *oracle.Answer {
 
 // everything calls each method of the observer, and Refused and Panicked, at least once with something to count.
 func everything(tel *telemetry.Telemetry) {
-	tel.Saved(true, 1<<20, 2*time.Second)
-	tel.Loaded("loaded")
 	o := tel.Observer()
 	counters := oracle.BlockCounters{RefusedOps: 6, OtherGroupOps: 15}
 	counters.Refusals[oracle.RefusalHashConflict] = 6
@@ -186,6 +184,8 @@ func TestTableTellsTheTruth(t *testing.T) {
 	clearEnv(t)
 	tel, r := metered(t)
 	everything(tel)
+	tel.Saved(true, 1<<20, 2*time.Second)
+	tel.Loaded("loaded")
 	if err := tel.Watch(func() oracle.Stats { return oracle.Stats{Model: map[string][2]int{"m": {1, 1}}} }); err != nil {
 		t.Fatal(err)
 	}
