@@ -104,9 +104,9 @@ func TestOldLoadIsNoError(t *testing.T) {
 		s.says("cancel r1", "applied")
 
 		s.pass(10*time.Second + time.Millisecond)
-		s.says("load w1", "in_flight=0 booked=0 prefill=0.0ms booked_only")
+		s.says("load w1 prefill", "in_flight=0 booked=0 prefill=none booked_only")
 		s.says("RT ABCD", "-> w1(3) least_cost")
-		s.says("load w1", "in_flight=1 booked=1 prefill=0.1ms booked_only")
+		s.says("load w1 prefill", "in_flight=1 booked=1 prefill=pending booked_only")
 	})
 }
 
@@ -122,22 +122,22 @@ func TestBookingsEndWithTheirLease(t *testing.T) {
 		for tokens := range 120 { // 20 min
 			s.pass(10 * time.Second)
 			s.says(fmt.Sprint("gen long ", tokens), "applied")
-			want := "in_flight=1 booked=1 prefill=0.0ms booked_only"
+			want := "in_flight=1 booked=1 prefill=none booked_only"
 			if tokens < 5 {
-				want = "in_flight=2 booked=2 prefill=0.2ms booked_only"
+				want = "in_flight=2 booked=2 prefill=pending booked_only"
 			}
 			if tokens != 5 { // the moment itself
-				s.says("load w1", want)
+				s.says("load w1 prefill", want)
 			}
 		}
 		s.says("free dead", "unknown")
-		s.says("load w1", "in_flight=1 booked=1 prefill=0.0ms booked_only")
+		s.says("load w1 prefill", "in_flight=1 booked=1 prefill=none booked_only")
 		s.pass(59 * time.Second)
-		s.says("load w1", "in_flight=1 booked=1 prefill=0.0ms booked_only")
+		s.says("load w1 prefill", "in_flight=1 booked=1 prefill=none booked_only")
 		s.pass(2 * time.Second)
-		s.says("load w1", "in_flight=0 booked=0 prefill=0.0ms booked_only")
+		s.says("load w1 prefill", "in_flight=0 booked=0 prefill=none booked_only")
 		s.says("free long", "unknown")
-		s.says("load w1", "in_flight=0 booked=0 prefill=0.0ms booked_only")
+		s.says("load w1 prefill", "in_flight=0 booked=0 prefill=none booked_only")
 	})
 }
 
