@@ -88,8 +88,8 @@ func (r *Router) hearProgress(stream grpc.BidiStreamingClient[kvoraclev1.ReportP
 			return err
 		}
 		*heard = true
+		r.stats.progress(&before, m) // first: who waits in Flush reads it then
 		r.progress.acked(m.GetAckedSequence())
-		r.stats.progress(&before, m)
 		before.UnknownDecisions, before.LateEvents, before.RefusedEvents = m.GetUnknownDecisions(), m.GetLateEvents(), m.GetRefusedEvents()
 	}
 }
