@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"html/template"
 	"log/slog"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -165,20 +166,9 @@ func shownDecision(a *oracle.Answer) statusDecision {
 // shownTerms are the parts of a decision's cost that are not zero.
 func shownTerms(a *oracle.Answer) string {
 	var out []string
-	for _, t := range []struct {
-		name  string
-		value float64
-	}{
-		{"queue", a.Terms.Queue},
-		{"prefill", a.Terms.Prefill},
-		{"fleet", a.Terms.Fleet},
-		{"decode", a.Terms.Decode},
-		{"transfer", a.Terms.Transfer},
-		{"memory", a.Terms.Memory},
-		{"batch", a.Terms.Batch},
-	} {
-		if t.value >= 0.5e-3 {
-			out = append(out, t.name+" "+showSeconds(t.value))
+	for _, t := range a.Terms.Named() {
+		if math.Abs(t.Seconds) >= 0.5e-3 {
+			out = append(out, t.Name+" "+showSeconds(t.Seconds))
 		}
 	}
 	return strings.Join(out, ", ")
@@ -186,7 +176,7 @@ func shownTerms(a *oracle.Answer) string {
 
 // showSeconds is a duration for people.
 func showSeconds(s float64) string {
-	if s < 1 {
+	if math.Abs(s) < 1 {
 		return fmt.Sprintf("%.0f ms", s*1e3)
 	}
 	return fmt.Sprintf("%.1f s", s)

@@ -116,6 +116,26 @@ type Terms struct {
 	Copy float64
 }
 
+// Term is one summand of a cost, as explanations show it.
+type Term struct {
+	Name    string  // lower case
+	Seconds float64 // below 0: taken away
+}
+
+// Named lists all terms in the order in which explanations show them; together they are Sum.
+func (t *Terms) Named() [8]Term {
+	return [...]Term{
+		{"queue", t.Queue},
+		{"prefill", t.Prefill},
+		{"fleet", t.Fleet},
+		{"decode", t.Decode},
+		{"transfer", t.Transfer},
+		{"memory", t.Memory},
+		{"batch", t.Batch},
+		{"copy", -t.Copy},
+	}
+}
+
 // Sum adds the terms up.
 func (t *Terms) Sum() float64 {
 	return t.Queue + t.Prefill + t.Fleet + t.Decode + t.Transfer + t.Memory + t.Batch - t.Copy

@@ -278,19 +278,11 @@ func encodeRow(r *oracle.Row) *kvoraclev1.CandidateExplanation {
 		return m
 	}
 	m.PrefillTarget = targetOrNone(r.Prefill)
-	t := &r.Score.Terms
 	m.UncachedTokens = uint64(r.Score.Uncached)
 	m.TotalCostSeconds = r.Score.Cost
 	m.PredictedTtftSeconds = r.Score.TTFT
-	m.Terms = []*kvoraclev1.CostTerm{
-		{Name: "queue", Seconds: t.Queue},
-		{Name: "prefill", Seconds: t.Prefill},
-		{Name: "fleet", Seconds: t.Fleet},
-		{Name: "decode", Seconds: t.Decode},
-		{Name: "transfer", Seconds: t.Transfer},
-		{Name: "memory", Seconds: t.Memory},
-		{Name: "batch", Seconds: t.Batch},
-		{Name: "copy", Seconds: -t.Copy},
+	for _, x := range r.Score.Terms.Named() {
+		m.Terms = append(m.Terms, &kvoraclev1.CostTerm{Name: x.Name, Seconds: x.Seconds})
 	}
 	return m
 }

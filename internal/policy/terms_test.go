@@ -1,0 +1,28 @@
+package policy
+
+import (
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+)
+
+// TestNamedTermsAreTheSum: an explanation leaves out no term and shows what is taken away as such.
+func TestNamedTermsAreTheSum(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 3))
+	for range 100 {
+		var terms Terms
+		v := reflect.ValueOf(&terms).Elem()
+		for i := range v.NumField() {
+			v.Field(i).SetFloat(rnd.Float64())
+		}
+		sum, names := 0.0, make(map[string]bool)
+		for _, x := range terms.Named() {
+			sum += x.Seconds
+			names[x.Name] = true
+		}
+		if len(names) != v.NumField() || math.Abs(sum-terms.Sum()) > 1e-12 {
+			t.Fatalf("%+v: %d names, sum %v, want %d and %v", terms, len(names), sum, v.NumField(), terms.Sum())
+		}
+	}
+}
