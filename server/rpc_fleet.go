@@ -94,7 +94,7 @@ func (f *fleetService) RecordRequests(m *kvoraclev1.RecordRequestsRequest, strea
 		case <-stream.Context().Done():
 			return toStatus(stream.Context().Err())
 		case <-f.s.going:
-			return toStatus(oracle.Fault(oracle.Unavailable, oracle.ReasonDraining, "", "", "the server is going; reconnect"))
+			return toStatus(drained())
 		}
 		const mostBlocks = 1 << 16                                        // in a message: half a megabyte
 		for blocks := 0; blocks < mostBlocks && len(rec.Records()) > 0; { // nobody else reads them
@@ -216,7 +216,7 @@ func (f *fleetService) WatchWorkers(m *kvoraclev1.WatchWorkersRequest, stream kv
 		case <-stream.Context().Done():
 			return toStatus(stream.Context().Err())
 		case <-f.s.going:
-			return toStatus(oracle.Fault(oracle.Unavailable, oracle.ReasonDraining, "", "", "the server is going; reconnect"))
+			return toStatus(drained())
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (r *routeService) ReportProgress(stream kvoraclev1.RouteService_ReportProgr
 		return err
 	case <-r.s.going:
 		// The bookings stay; what was not acknowledged is the gateway's to send again.
-		return toStatus(oracle.Fault(oracle.Unavailable, oracle.ReasonDraining, "", "", "the server is going; reconnect"))
+		return toStatus(drained())
 	}
 }
 

@@ -20,6 +20,11 @@ const errorDomain = "kvoracle"
 // retryAfter is RetryInfo's advice when a limit was hit and nobody knows better. Bookings end within seconds.
 const retryAfter = time.Second
 
+// drained ends what is long, or would have to wait, when the server is going.
+func drained() error {
+	return oracle.Fault(oracle.Unavailable, oracle.ReasonDraining, "", "", "the server is going; reconnect")
+}
+
 // codeOf is the one table from kinds of errors to gRPC codes.
 func codeOf(k oracle.Kind) codes.Code {
 	switch k {

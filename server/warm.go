@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/snapshot"
 )
 
@@ -62,7 +61,7 @@ func (w *warm) wait(ctx context.Context) error {
 	case <-w.loaded:
 		return nil
 	case <-w.s.going:
-		return oracle.Fault(oracle.Unavailable, oracle.ReasonDraining, "", "", "the server is going; reconnect")
+		return drained()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

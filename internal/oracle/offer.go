@@ -49,10 +49,7 @@ func (o *Oracle) offer(id fleet.TargetID, now time.Time) {
 	if x == nil || w.queue.LenOf(x.Model) == 0 {
 		return
 	}
-	w.peers = w.peers[:0]
-	for _, y := range o.fleet.View().Model(x.Model) {
-		w.peers = append(w.peers, y.Targets...)
-	}
+	w.peers = targetsOf(o.fleet.View().Model(x.Model), w.peers)
 	w.states = o.load.StatesAmong([]fleet.TargetID{id}, w.peers, now, w.states)
 	o.call(x, id, w.states[0].InFlight)
 }
@@ -61,10 +58,7 @@ func (o *Oracle) offer(id fleet.TargetID, now time.Time) {
 func (o *Oracle) offerAll(model string, now time.Time) {
 	w := &o.waits
 	workers := o.fleet.View().Model(model)
-	w.peers = w.peers[:0]
-	for _, x := range workers {
-		w.peers = append(w.peers, x.Targets...)
-	}
+	w.peers = targetsOf(workers, w.peers)
 	w.states = o.load.States(w.peers, now, w.states)
 	at, inFlight := 0, 0
 	for _, x := range workers {

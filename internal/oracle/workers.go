@@ -46,15 +46,21 @@ func (o *Oracle) Worker(name string, now time.Time) (WorkerStatus, error) {
 // loads reads the load of a model's targets at one moment, so that what is imputed to the silent ones is what a Route
 // would impute.
 func (o *Oracle) loads(ws []*fleet.Worker, now time.Time) map[fleet.TargetID]load.State {
-	var ids []fleet.TargetID
-	for _, w := range ws {
-		ids = append(ids, w.Targets...)
-	}
+	ids := targetsOf(ws, nil)
 	out := make(map[fleet.TargetID]load.State, len(ids))
 	for i, st := range o.load.States(ids, now, nil) {
 		out[ids[i]] = st
 	}
 	return out
+}
+
+// targetsOf lists all targets of workers, in the memory of ids.
+func targetsOf(ws []*fleet.Worker, ids []fleet.TargetID) []fleet.TargetID {
+	ids = ids[:0]
+	for _, w := range ws {
+		ids = append(ids, w.Targets...)
+	}
+	return ids
 }
 
 // View is one rank's contents at one moment.
