@@ -2,16 +2,16 @@ package enginetest
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/kvoracle/kvoracle/internal/engine/smg"
 )
 
 // Servicer is which of SMG's servicers for vLLM an engine has beside it.
@@ -68,7 +68,7 @@ func newServicer(ctx context.Context, cfg Config, at string) (*servicer, string,
 	for i := range s.ranks {
 		s.ranks[i].ledger = make(ledger)
 	}
-	s.server = grpc.NewServer(grpc.ForceServerCodecV2(bytesCodec{}))
+	s.server = grpc.NewServer(grpc.ForceServerCodecV2(smg.Bytes{}))
 	s.server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "vllm.grpc.engine.VllmEngine", HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{
@@ -228,30 +228,3 @@ func (s *servicer) stop() {
 	close(s.quit)
 	s.server.Stop()
 }
-
-// bytesCodec passes messages on as they are.
-type bytesCodec struct{}
-
-var errNotBytes = errors.New("enginetest: not a message")
-
-// Marshal implements encoding.CodecV2.
-func (bytesCodec) Marshal(v any) (mem.BufferSlice, error) {
-	b, ok := v.(*[]byte)
-	if !ok {
-		return nil, errNotBytes
-	}
-	return mem.BufferSlice{mem.SliceBuffer(*b)}, nil
-}
-
-// Unmarshal implements encoding.CodecV2.
-func (bytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	b, ok := v.(*[]byte)
-	if !ok {
-		return errNotBytes
-	}
-	*b = data.Materialize()
-	return nil
-}
-
-// Name implements encoding.CodecV2.
-func (bytesCodec) Name() string { return "proto" }

@@ -8,8 +8,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
 	"github.com/kvoracle/kvoracle/internal/engine/kvevents"
@@ -155,34 +153,5 @@ func (s *Source) call(ctx context.Context, engine kvevents.Engine, method string
 }
 
 func options() []grpc.CallOption {
-	return []grpc.CallOption{grpc.ForceCodecV2(raw{}), grpc.MaxCallRecvMsgSize(MaxMessage)}
+	return []grpc.CallOption{grpc.ForceCodecV2(Bytes{}), grpc.MaxCallRecvMsgSize(MaxMessage)}
 }
-
-// raw passes messages on as they are.
-type raw struct{}
-
-var _ encoding.CodecV2 = raw{}
-
-var errNotBytes = errors.New("smg: not a message")
-
-// Marshal implements encoding.CodecV2.
-func (raw) Marshal(v any) (mem.BufferSlice, error) {
-	b, ok := v.(*[]byte)
-	if !ok {
-		return nil, errNotBytes
-	}
-	return mem.BufferSlice{mem.SliceBuffer(*b)}, nil
-}
-
-// Unmarshal implements encoding.CodecV2.
-func (raw) Unmarshal(data mem.BufferSlice, v any) error {
-	b, ok := v.(*[]byte)
-	if !ok {
-		return errNotBytes
-	}
-	*b = data.Materialize()
-	return nil
-}
-
-// Name implements encoding.CodecV2: what is said on the wire is protobuf.
-func (raw) Name() string { return "proto" }
