@@ -153,7 +153,7 @@ func Instruments() []Instrument {
 		{mSaveBytes, Counter, "By", "Bytes written by such saves.", nil, nil},
 		{mLoads, Counter, "{file}", "Files looked at to begin where the process before has ended: loaded, or refused (not whole, damaged, of another version or deployment); nothing when there was none, failed when the folder could not be read.", []string{kOutcome}, nil},
 
-		{mPicked, Counter, "{request}", "HTTP requests that Envoy asked about, by what it was told: decided; in_turn (no prompt to look at); unparsed, unknown_model, late or failed (they went on without a choice); no_endpoint (503), shed (429), too_large (413); abandoned (gone before there was an answer).", []string{kOutcome}, nil},
+		{mPicked, Counter, "{request}", "HTTP requests that Envoy asked about, by what it was told: decided; in_turn (no prompt to look at); unparsed, unknown_model, late or failed (they went on without a choice); no_endpoint (503), shed (429), too_large (413); overloaded (more was asked than can be answered: it went on without a choice); abandoned (gone before there was an answer).", []string{kOutcome}, nil},
 		{mPrompted, Counter, "{prompt}", "Prompts decided for Envoy, by what they were known by: token ids in the body, a tokenizer, or their text.", []string{kSource}, nil},
 		{mUnobserved, Counter, "{response}", "Responses that Envoy showed and whose decision is not known here: another replica's, or over already.", nil, nil},
 		{mTokenized, Counter, "{request}", "Texts whose tokens an engine was asked for: asked, known (remembered); or done without: late, busy, failed, foreign (of a kind that is not asked about).", []string{kOutcome}, nil},
