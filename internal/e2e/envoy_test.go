@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -374,19 +373,7 @@ func TestEnvoyClientsLeave(t *testing.T) {
 		const clients = 12
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		for i := range clients {
-			resp, err := ask(ctx, s.url, []message{{"user", fmt.Sprintf("client %d", i)}}, true, "X-Hold", "1")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = resp.Body.Close() })
-			if _, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got := s.metric("kvoracle_bookings"); got != clients {
-			t.Errorf("%v bookings for %d clients", got, clients)
-		}
+		s.holdOn(ctx, clients)
 		cancel()
 		s.until("engines have noticed", func() bool {
 			n := 0

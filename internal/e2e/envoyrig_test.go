@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -328,4 +329,23 @@ func whole(resp *http.Response, err error) (code int, engine, text string, _ err
 	defer resp.Body.Close() //nolint:errcheck // it was read
 	b, err := io.ReadAll(resp.Body)
 	return resp.StatusCode, resp.Header.Get("X-Engine"), string(b), err
+}
+
+// holdOn begins so many answers that are not to end, and waits for each to begin. They end with ctx.
+func (s *stack) holdOn(ctx context.Context, clients int) {
+	s.t.Helper()
+	for i := range clients {
+		resp, err := ask(ctx, s.url, []message{{"user", fmt.Sprintf("client %d", i)}}, true, "X-Hold", "1")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.t.Cleanup(func() { _ = resp.Body.Close() })
+		// Its first token comes at once, though the answer is far from its end.
+		if _, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if got := s.metric("kvoracle_bookings"); got != float64(clients) {
+		s.t.Errorf("%v bookings for %d clients", got, clients)
+	}
 }

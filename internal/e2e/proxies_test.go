@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net/http"
@@ -232,20 +231,7 @@ func TestProxiesClientsLeave(t *testing.T) {
 		const clients = 4
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		for i := range clients {
-			resp, err := ask(ctx, s.url, []message{{"user", fmt.Sprintf("client %d", i)}}, true, "X-Hold", "1")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = resp.Body.Close() })
-			// Its first token comes at once, though the answer is far from its end.
-			if _, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got := s.metric("kvoracle_bookings"); got != clients {
-			t.Errorf("%v bookings for %d clients", got, clients)
-		}
+		s.holdOn(ctx, clients)
 		if strings.HasSuffix(t.Name(), "/haproxy") { // NGINX can tell ends only
 			s.until("their first tokens are heard of", func() bool {
 				return s.metric("kvoracle_progress_events_total", `step="first_token"`, `outcome="applied"`) == clients

@@ -16,24 +16,30 @@ import (
 // live starts a server on a socket of its own and gives its address.
 func live(t *testing.T) string {
 	t.Helper()
-	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	return liveWith(t, server.Config{}).Addr().String()
+}
+
+// liveWith starts a server on a socket of its own and ends it with the test.
+func liveWith(t *testing.T, cfg server.Config) *server.Server {
+	t.Helper()
+	cfg.Listen = "127.0.0.1:0"
+	s, err := server.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := server.New(server.Config{})
-	if err != nil {
+	if err := s.Listen(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, lis) }()
+	go func() { done <- s.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	return lis.Addr().String()
+	return s
 }
 
 // ctl runs a command and gives what it printed.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,24 +24,9 @@ func TestSecuredServer(t *testing.T) {
 	if err := os.WriteFile(tokenFile, []byte("token-of-an-operator\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := server.New(server.Config{
-		Listen: "127.0.0.1:0", TLSCert: cert, TLSKey: key, TLSClientCA: ca.File, TLSClientAuth: "optional", AccessFile: access,
+	s := liveWith(t, server.Config{
+		TLSCert: cert, TLSKey: key, TLSClientCA: ca.File, TLSClientAuth: "optional", AccessFile: access,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
 	address := s.Addr().String()
 	for _, c := range []struct {
 		name  string

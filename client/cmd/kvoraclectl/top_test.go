@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -20,24 +19,9 @@ import (
 // liveWithOps starts a server with an operator's port and gives both addresses.
 func liveWithOps(t *testing.T, cfg server.Config) (addr, ops string) {
 	t.Helper()
-	cfg.Listen, cfg.OpsListen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.OpsListen = "127.0.0.1:0"
 	cfg.StreamGrace, cfg.WorkerLease, cfg.Lease = time.Hour, time.Hour, time.Hour // however slow the machine
-	s, err := server.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	s := liveWith(t, cfg)
 	return s.Addr().String(), s.OpsAddr().String()
 }
 
