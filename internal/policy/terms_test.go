@@ -13,8 +13,8 @@ func TestNamedTermsAreTheSum(t *testing.T) {
 	for range 100 {
 		var terms Terms
 		v := reflect.ValueOf(&terms).Elem()
-		for i := range v.NumField() {
-			v.Field(i).SetFloat(rnd.Float64())
+		for _, field := range v.Fields() {
+			field.SetFloat(rnd.Float64())
 		}
 		sum, names := 0.0, make(map[string]bool)
 		for _, x := range terms.Named() {
