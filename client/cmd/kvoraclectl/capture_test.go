@@ -61,11 +61,11 @@ func TestCaptureAndPlay(t *testing.T) {
 
 		stage, replay := "ipc://"+filepath.Join(dir, "again"), "ipc://"+filepath.Join(dir, "replay")
 		said.Reset()
-		errs.Reset()
+		told := &shout{want: "all was played", heard: make(chan struct{})}
 		playing, stop := context.WithCancel(ctx)
 		t.Cleanup(stop)
 		go func() {
-			code <- run(playing, []string{"play", out, "--bind", stage, "--replay", replay, "--speed", "0", "--linger", "1h"}, &said, &errs)
+			code <- run(playing, []string{"play", out, "--bind", stage, "--replay", replay, "--speed", "0", "--linger", "1h"}, &said, told)
 		}()
 		var subs []*zmtp.Socket
 		for rank := range 2 {
@@ -91,9 +91,14 @@ func TestCaptureAndPlay(t *testing.T) {
 			expectMessage(t, dealer, "", "kv", "\x00\x00\x00\x00\x00\x00\x00\x02", string([]byte{byte(rank)}))
 			expectMessage(t, dealer, "", "", strings.Repeat("\xff", 8), "")
 		}
+		select {
+		case <-told.heard: // what subscribers have is not yet what the player knows of
+		case <-ctx.Done():
+			t.Fatal("it does not say that all was played")
+		}
 		stop()
 		if c := <-code; c != 0 || !strings.HasPrefix(said.String(), "6 messages (66 bytes) of ") || !strings.Contains(said.String(), "played by 2 publishers") {
-			t.Errorf("%d: %s%s", c, &said, &errs)
+			t.Errorf("%d: %s%s", c, &said, &told.buf)
 		}
 	}
 }

@@ -79,6 +79,7 @@ func (c *playCmd) Run(e *env) error {
 	start := time.Now()
 	n, err := capture.Play(e.ctx, r, stages, capture.PlayOptions{
 		Speed: c.Speed, Steps: c.Steps, OldReplies: c.OldReplies, Linger: c.Linger, Progress: c.progress(e.err, read, info.Size()),
+		Played: func() { fmt.Fprintf(e.err, "all was played; replays are answered for %v\n", c.Linger) },
 	})
 	if errors.Is(err, capture.ErrCut) {
 		fmt.Fprintf(e.err, "%s: %v; played as far as it goes\n", c.File, err)

@@ -23,6 +23,7 @@ import (
 
 // shout is a writer that says when something was written.
 type shout struct {
+	want  string // to be there; empty: anything
 	mu    sync.Mutex
 	buf   bytes.Buffer
 	heard chan struct{}
@@ -32,8 +33,11 @@ type shout struct {
 func (s *shout) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.once.Do(func() { close(s.heard) })
-	return s.buf.Write(b)
+	n, err := s.buf.Write(b)
+	if strings.Contains(s.buf.String(), s.want) {
+		s.once.Do(func() { close(s.heard) })
+	}
+	return n, err
 }
 
 // gateway routes requests through a live oracle, tells their whole life and waits until it was heard.

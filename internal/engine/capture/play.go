@@ -30,6 +30,8 @@ type PlayOptions struct {
 	OldReplies bool
 	// Linger is how long replays are answered after the capture's end, if ctx does not end before.
 	Linger time.Duration
+	// Played, if not nil, is called when Linger begins: all was handed to the system.
+	Played func()
 	// Progress, if not nil, is called after every record.
 	Progress func(Totals)
 }
@@ -81,6 +83,9 @@ func Play(ctx context.Context, r *Reader, stages []Stage, o PlayOptions) (Totals
 	}
 	t.Dropped = dropped(stages) - before
 	if err == nil && o.Linger > 0 {
+		if o.Played != nil {
+			o.Played()
+		}
 		timer := time.NewTimer(o.Linger)
 		defer timer.Stop()
 		select {
