@@ -359,10 +359,18 @@ func (e *Engine) Published(rank int) uint64 {
 // Held is what a rank holds, by the oracle's ids, with the copies of each.
 func (e *Engine) Held(rank int) map[block.ID]int { return e.ranks[rank].cache.held() }
 
-// WaitSubscribers waits until each rank has one.
+// WaitSubscribers waits until each rank has one, or the servicer has, in this life.
 func (e *Engine) WaitSubscribers(ctx context.Context) error {
+	if e.side != nil {
+		select {
+		case <-e.side.first:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	for _, r := range e.ranks {
-		if r.pub == nil || e.cfg.Servicer != NoServicer {
+		if r.pub == nil {
 			continue // who listens is somebody else
 		}
 		if err := r.pub.WaitPeers(ctx, 1); err != nil {

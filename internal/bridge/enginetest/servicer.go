@@ -35,6 +35,7 @@ type servicer struct {
 	mu    sync.Mutex
 	subs  map[*subscription]bool
 	ranks []serviced
+	first chan struct{} // closed when somebody has subscribed
 }
 
 // serviced is what it knows of a rank.
@@ -64,7 +65,7 @@ func newServicer(ctx context.Context, cfg Config, at string) (*servicer, string,
 	}); err != nil {
 		return nil, "", err
 	}
-	s := &servicer{cfg: cfg, quit: make(chan struct{}), subs: make(map[*subscription]bool), ranks: make([]serviced, cfg.Ranks)}
+	s := &servicer{cfg: cfg, quit: make(chan struct{}), subs: make(map[*subscription]bool), ranks: make([]serviced, cfg.Ranks), first: make(chan struct{})}
 	for i := range s.ranks {
 		s.ranks[i].ledger = make(ledger)
 	}
@@ -182,6 +183,11 @@ func (s *servicer) subscribe(stream grpc.ServerStream) error {
 	s.mu.Lock()
 	first := s.history()
 	s.subs[sub] = true
+	select {
+	case <-s.first:
+	default:
+		close(s.first)
+	}
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
