@@ -284,9 +284,11 @@ func (s *BlockSession) Digest(seq uint64, tier fleet.Tier, want index.Digest, no
 	case isEqual(f.digest(tier), want):
 		d.DigestsMatched++
 	case f.names == nil && f.ledger.IsPartial():
-		// What is missing may have been told again or taken away, which looks the same: nothing follows from this. The
-		// snapshot that is asked for when there is room sets it right.
+		// What is missing may have been told again or taken away, which looks the same as a loss on the way.
 		d.DigestsSkipped++
+		if f.restoring.mayDoubt(now) {
+			resync = f.await(ResyncCapacity)
+		}
 	default:
 		d.DigestsMismatched++
 		resync = f.await(ResyncDigestMismatch)

@@ -10,7 +10,8 @@ import (
 
 // A target whose blocks were given up at the memory limit is PARTIAL: what it is credited with is true, and there may be
 // more. Three things make it whole again: its engine removes what is missing, a request finds it in the engine's cache, or
-// there is room again and a snapshot is asked for, once.
+// there is room again and a snapshot is asked for, once. A digest that differs proves nothing meanwhile, and is followed by a
+// snapshot once an hour at most.
 
 const (
 	// restoreEvery is how long a target is left alone after it was asked for a snapshot for the sake of the limit. It
@@ -19,6 +20,8 @@ const (
 	restoreMost  = time.Hour
 	// restoreShare is the share of the index that must be free before anybody is asked: a 16th.
 	restoreShare = 16
+	// doubtEvery is how often a digest of a partial target may cost a snapshot.
+	doubtEvery = time.Hour
 )
 
 // restoring is a feed's history of such requests.
@@ -26,6 +29,19 @@ type restoring struct {
 	at    time.Time // of the last one
 	pause time.Duration
 	owed  int // blocks that the one under way will bring back; 0: none is
+
+	doubted time.Time // last snapshot asked for because a digest differed while blocks were missing
+}
+
+// mayDoubt reports whether a digest that differs is reason enough for a snapshot although blocks are missing: now and then,
+// since what was lost on the way would otherwise stay lost for as long as the index is full. The one asked for takes the room
+// of what it replaces, and beyond it only that of targets which have more.
+func (r *restoring) mayDoubt(now time.Time) bool {
+	if !r.doubted.IsZero() && now.Before(r.doubted.Add(doubtEvery)) {
+		return false
+	}
+	r.doubted = now
+	return true
 }
 
 // evictions is what acks have told of blocks that the index gave up.

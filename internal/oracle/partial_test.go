@@ -54,7 +54,7 @@ func TestPartialIsRestoredOnce(t *testing.T) {
 	o := New(Config{Index: index.Config{MaxBlocks: 100}}, nil)
 	now := t0
 	w1, w2 := open(t, o, "w1", 1, now), open(t, o, "w2", 1, now)
-	mine, theirs := chain(numbers(1, 60)...), chain(numbers(1000, 60)...)
+	mine, theirs := chain(numbers(1, 80)...), chain(numbers(1000, 30)...)
 	store(t, w1, 1, mine, now)
 	ack := store(t, w2, 1, theirs, now)
 	if ack.Confidence != Fresh && ack.Confidence != Partial {
@@ -71,21 +71,39 @@ func TestPartialIsRestoredOnce(t *testing.T) {
 	if a, b := asked(w1), asked(w2); len(a)+len(b) != 0 {
 		t.Errorf("a full index asked for snapshots: %v, %v", a, b)
 	}
-	// A digest of what was told agrees, and one that does not is no reason to ask.
+	// A digest of what was told agrees. One that does not may be the limit's doing, or a loss: it costs a snapshot once an hour.
 	var d Digest
 	for _, id := range mine {
 		d.Count, d.XOR, d.Sum = d.Count+1, d.XOR^uint64(id), d.Sum+uint64(id)
 	}
-	for _, tt := range []struct {
-		d    Digest
-		want BlockCounters
-	}{{d, BlockCounters{DigestsMatched: 1}}, {Digest{Count: 7}, BlockCounters{DigestsSkipped: 1}}} {
+	wrong := Digest{Count: 7}
+	for i, tt := range []struct {
+		after time.Duration
+		d     Digest
+		want  BlockCounters
+		asks  bool
+	}{
+		{0, d, BlockCounters{DigestsMatched: 1}, false},
+		{0, wrong, BlockCounters{DigestsSkipped: 1}, true},
+		{0, d, BlockCounters{DigestsMatched: 1}, false},
+		{0, wrong, BlockCounters{DigestsSkipped: 1}, false},
+		{time.Hour - time.Second, wrong, BlockCounters{DigestsSkipped: 1}, false},
+		{time.Second, wrong, BlockCounters{DigestsSkipped: 1}, true},
+	} {
+		now = now.Add(tt.after)
 		before := w1.counters
 		ack, err := w1.Digest(1, fleet.Device, tt.d, now)
-		if err != nil || ack.Resync != nil || ack.Confidence != Partial ||
+		if err != nil || (ack.Resync != nil) != tt.asks || tt.asks && ack.Resync.Reason != ResyncCapacity || (ack.Confidence == Stale) != tt.asks ||
 			ack.Counters.DigestsMatched-before.DigestsMatched != tt.want.DigestsMatched ||
 			ack.Counters.DigestsSkipped-before.DigestsSkipped != tt.want.DigestsSkipped {
-			t.Errorf("digest %+v: %+v, %v", tt.d, ack, err)
+			t.Errorf("digest %d: %+v, %v", i, ack, err)
+		}
+		if tt.asks {
+			// The snapshot takes the room of what it replaces, and none of those who have less.
+			held := [2]int{o.feeds[0].ledger.Held(fleet.Device), o.feeds[1].ledger.Held(fleet.Device)}
+			if ack := tell(t, w1, 1, now, mine); ack.Confidence != Partial || ack.Held < held[0]-2 || o.feeds[1].ledger.Held(fleet.Device) != held[1] {
+				t.Errorf("after the snapshot: %+v, held before: %v", ack, held)
+			}
 		}
 	}
 	var pauses []time.Duration
@@ -117,7 +135,7 @@ func TestPartialIsRestoredOnce(t *testing.T) {
 		if got := asked(w1); len(got) != 0 {
 			t.Fatalf("asked again before the answer: %v", got)
 		}
-		if ack := tell(t, w1, life, now, mine); ack.Confidence != Fresh || ack.Held != 60 {
+		if ack := tell(t, w1, life, now, mine); ack.Confidence != Fresh || ack.Held != 80 {
 			t.Fatalf("after the snapshot: %v, %d blocks", ack.Confidence, ack.Held)
 		}
 		// And comes back.

@@ -3,6 +3,7 @@ package storm
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/kvoracle/kvoracle/internal/oracle"
 )
@@ -81,8 +82,18 @@ func (w *world) afterDigest(c *conn, m *message, ack *oracle.Ack) {
 	if ack.Resync != nil {
 		got = ack.Resync.Reason
 	}
-	if want == oracle.ResyncDigestMismatch && got == oracle.ResyncNone && w.limit > 0 && ack.Confidence == oracle.Partial {
-		return // it cannot be told from what had to be given up
+	if w.limit > 0 && (want == oracle.ResyncDigestMismatch || want == oracle.ResyncNone) {
+		// It cannot be told from what had to be given up, and costs a snapshot now and then.
+		isRecent := !seen.doubtedAt.IsZero() && w.now.Sub(seen.doubtedAt) < time.Hour
+		switch {
+		case got == oracle.ResyncCapacity && !isRecent:
+			seen.doubtedAt = w.now
+			c.by.r.causes++
+			w.count.doubted++
+			return
+		case got == oracle.ResyncNone && ack.Confidence == oracle.Partial && (isRecent || want == oracle.ResyncNone):
+			return
+		}
 	}
 	if got != want {
 		w.fail("%v: digest at %d of %v: resync %v, want %v", c.by, m.seq, m.tier, got, want)

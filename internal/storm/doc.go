@@ -21,8 +21,8 @@
 //     TestOneCauseOneSnapshot counts them for each kind of fault alone.
 //  5. Once the oracle has heard of an engine's new life, nothing that was said in the former one is credited.
 //  6. In one storm of three the index is too small. Then a target may be PARTIAL instead of FRESH, and is credited with no
-//     more than was told and no nearer tier. Nobody is asked for a snapshot for that while the index is full, and once,
-//     within an hour, when it no longer is; then the picture is whole.
+//     more than was told and no nearer tier. While the index is full nobody is asked for a snapshot for that, save once an
+//     hour if a digest differs; once it no longer is, within an hour, each is asked once, and then the picture is whole.
 //  7. When all workers are removed, the index is empty after a tick.
 //
 // What is believed of a rank (shadow) is computed from the protocol alone, message by message, and every ack, answer to

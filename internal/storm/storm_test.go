@@ -142,7 +142,7 @@ func (w *world) verify() {
 			return
 		}
 		for t := range fleet.Tier(fleet.NumTiers) {
-			if got, want := s.Ranks[r.n].Held[t], r.truth.sets.count(t); got != want && !(isPartial && got <= want) {
+			if got, want := s.Ranks[r.n].Held[t], r.truth.sets.count(t); got != want && !(isPartial && (got <= want || r.seen.isSuspect)) {
 				w.fail("%v holds %d blocks in %v, the oracle says %d", r, want, t, got)
 			}
 		}
@@ -278,7 +278,7 @@ func (a *tally) check(t *testing.T) {
 			t.Errorf("%v never happened", fault(f))
 		}
 	}
-	if a.partial == 0 || a.evicted == 0 || a.restored == 0 {
+	if a.partial == 0 || a.evicted == 0 || a.restored == 0 || a.doubted == 0 {
 		t.Errorf("no index was too small: %+v", a)
 	}
 	if a.fresh == 0 || a.stale == 0 || a.resyncs == 0 || a.snapshots == 0 || a.found == 0 || a.copies == 0 || a.late == 0 || a.voided == 0 || a.repeats == 0 {
@@ -303,4 +303,5 @@ func (a *tally) add(b *tally) {
 	a.partial += b.partial
 	a.evicted += b.evicted
 	a.restored += b.restored
+	a.doubted += b.doubted
 }

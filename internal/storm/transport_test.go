@@ -98,4 +98,5 @@ type shadow struct {
 	isSuspect bool // told is not a state the engine ever had: an injected fault that only a digest can find
 	isOpen    bool
 	cutAt     time.Time // end of the last stream
+	doubtedAt time.Time // last snapshot asked for because a digest differed while blocks had been given up
 }

@@ -49,6 +49,7 @@ type tally struct {
 	partial            int            // rows judged of targets that had to give up blocks
 	evicted            int            // blocks given up
 	restored           int            // snapshots asked for because there was room again
+	doubted            int            // snapshots asked for because a digest differed while blocks had been given up
 }
 
 func newWorld(seed uint64, log func(string, ...any)) *world {

@@ -258,7 +258,8 @@ const (
 	ResyncReason_RESYNC_REASON_OPERATOR ResyncReason = 6
 	// Engines took far less from their cache than the reports had promised, several requests in a row.
 	ResyncReason_RESYNC_REASON_OUTCOMES ResyncReason = 7
-	// Blocks had been given up because the index was full, and there is room for them again.
+	// Blocks had been given up because the index was full, and there is room for them again; or a digest differs, which
+	// may be for that or because something was lost too.
 	ResyncReason_RESYNC_REASON_CAPACITY ResyncReason = 8
 )
 
@@ -1969,7 +1970,8 @@ type BlockCounters struct {
 	// Digests that did not.
 	DigestsMismatched uint64 `protobuf:"varint,11,opt,name=digests_mismatched,json=digestsMismatched,proto3" json:"digests_mismatched,omitempty"`
 	// Digests that were not compared: for an earlier moment than the last batch applied, or while a snapshot was awaited; and
-	// ones that differ while blocks are missing that were given up because the index was full.
+	// ones that differ while blocks are missing that were given up because the index was full: that proves no loss, and is
+	// followed by a request for a snapshot once an hour at most.
 	DigestsSkipped uint64 `protobuf:"varint,12,opt,name=digests_skipped,json=digestsSkipped,proto3" json:"digests_skipped,omitempty"`
 	// Snapshots swapped in.
 	Snapshots uint64 `protobuf:"varint,13,opt,name=snapshots,proto3" json:"snapshots,omitempty"`
