@@ -21,8 +21,8 @@
 //     after a few samples, and only what the samples tell apart is told apart; factors that no sample tells apart are
 //     drawn together, so that what the model leaves out does not drive them against one another.
 //
-// A target differs from its class by one number, its speed, and only as far as that stands out of its own error. Workers
-// that are alike therefore look alike, exactly: a router that takes a few per cent of luck for a difference sends long
+// A target differs from its class by one number, its speed, and only as far as that stands out of its own error and shows in
+// its shorter and in its longer prefills. Workers that are alike therefore look alike, exactly: a router that takes a few per cent of luck for a difference sends long
 // prompts to the lucky and repeats prefixes there. For the same reason all targets of a class see what it has learned at
 // one moment, when Publish is called.
 //

@@ -208,6 +208,40 @@ func TestAlikeLookAlike(t *testing.T) {
 	}
 }
 
+// TestWhatTheModelMissesIsNoSpeed: what no factor can describe (here: long prefills are a sixth dearer than short ones of the
+// same make) makes no worker slow that gets more of the dear ones.
+func TestWhatTheModelMissesIsNoSpeed(t *testing.T) {
+	const workers, dear = 4, 1
+	l, rnd := New(), rand.New(rand.NewPCG(8, 9))
+	now := make([]float64, workers)
+	for id := range now {
+		l.Begin(fleet.TargetID(id), "a")
+	}
+	seen, slow := 0, 0
+	for i := range 8000 {
+		id := rnd.IntN(workers)
+		predicted, took := 0.1, 0.1*0.93
+		if p := rnd.IntN(10); id == dear && p > 0 || p > 5 {
+			predicted, took = 0.4, 0.4*1.08
+		}
+		took *= 1 + 0.1*(rnd.Float64()-0.5)
+		now[id] += took + 1
+		l.FirstToken(&Prefill{Target: fleet.TargetID(id), Booked: now[id] - took, Done: now[id], Parts: Parts{Linear: predicted}, Iterations: 10})
+		if i > 200 && i%100 == 0 {
+			l.Publish()
+			for id := range fleet.TargetID(workers) {
+				seen++
+				if math.Abs(l.Of(id).Factors[Linear]/l.Of((id + 1) % workers).Factors[Linear]-1) > 0.02 {
+					slow++
+				}
+			}
+		}
+	}
+	if slow > seen/100 {
+		t.Errorf("%d times in %d two workers that are alike are believed to differ", slow, seen)
+	}
+}
+
 // TestClassIsPublishedAtOnce: between two publications no target sees what its class has learned.
 func TestClassIsPublishedAtOnce(t *testing.T) {
 	l := New()

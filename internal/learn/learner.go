@@ -15,6 +15,8 @@ const (
 	together = 1e-3
 	// longest is the longest sample in seconds. What takes longer did not compute all the while.
 	longest = 600
+	// middleStep is by how much the median of a class moves with a sample, as a share.
+	middleStep = 0.02
 	// wholeWeight is that of a request of which only the end is told.
 	wholeWeight = 0.02
 )
@@ -33,12 +35,27 @@ type class struct {
 	fit     fit
 	told    Learned // as last published
 	isNewer bool    // than what was published
+	middle  float64 // the median of predicted times, about, in seconds; 0: nothing was observed yet
+}
+
+// isLong reports whether a predicted time is among the longer half of the class's.
+func (c *class) isLong(predicted float64) bool {
+	if c.middle == 0 {
+		c.middle = predicted
+	}
+	isLong := predicted > c.middle
+	if isLong {
+		c.middle *= 1 + middleStep
+	} else {
+		c.middle /= 1 + middleStep
+	}
+	return isLong
 }
 
 // target is what is learned of one target, and the sample that is being collected.
 type target struct {
 	class *class
-	speed speed
+	pace  pace
 
 	busyUntil  float64 // the last first token
 	seconds    float64
@@ -66,7 +83,7 @@ func (l *Learner) Begin(id fleet.TargetID, name string) {
 			l.classes[name] = c
 		}
 	}
-	l.targets[id] = &target{class: c, speed: newSpeed()}
+	l.targets[id] = &target{class: c, pace: newPace()}
 }
 
 // Drop forgets a target.
@@ -154,7 +171,7 @@ func (l *Learner) close(t *target) bool {
 		parts[i] += first[i]
 	}
 	spread, predicted := spreadOf(iterations), c.fit.predict(&parts)
-	before := t.speed.factor()
+	before := t.pace.factor()
 	if !isLike(seconds, predicted) {
 		l.refused++
 		return false
@@ -165,10 +182,10 @@ func (l *Learner) close(t *target) bool {
 		return false
 	}
 	// What may be the class's error is not the target's.
-	t.speed.observe(seconds, predicted, math.Hypot(spread, doubt), c.fit.usual)
+	t.pace.observe(c.isLong(predicted), seconds, predicted, math.Hypot(spread, doubt), c.fit.usual)
 	l.samples++
 	c.isNewer = true
-	return t.speed.factor() != before
+	return t.pace.factor() != before
 }
 
 func valid(p *Prefill) bool {
@@ -236,11 +253,11 @@ func (l *Learner) Of(id fleet.TargetID) Learned {
 		f := newFit()
 		return Learned{Factors: f.factor, Error: f.shown}
 	}
-	out, own := t.class.told, t.speed.factor()
+	out, own := t.class.told, t.pace.factor()
 	for i, f := range out.Factors {
 		out.Factors[i] = within(f * own)
 	}
-	out.Samples = t.speed.samples
+	out.Samples = t.pace.samples()
 	return out
 }
 
