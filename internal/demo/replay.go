@@ -82,7 +82,7 @@ func runPolicy(ctx context.Context, o Options, policy string, trace *sim.Trace) 
 }
 
 func newLive(conn *grpc.ClientConn, o Options) (*live, error) {
-	const patience = time.Second // a demonstration on a busy laptop must not fall back
+	const patience = 10 * time.Second // a demonstration on a busy laptop must not fall back
 	l := &live{
 		o: o, conn: conn, index: make(map[string]int),
 		router: client.NewRouter(conn, client.WithTimeout(patience), client.WithGatewayID("demo"), client.WithProgressQueue(1<<16)),
