@@ -25,7 +25,7 @@ func ExampleRouter() {
 		return
 	}
 
-	router := client.NewRouter(oracle.Conn(), client.WithGatewayID("gw-1"), client.WithTimeout(time.Second))
+	router := client.NewRouter(oracle.Conn(), client.WithGatewayID("gw-1"), client.WithTimeout(10*time.Second)) // a busy machine must not change the output
 	go func() { _ = router.Run(ctx) }()
 
 	d, err := router.Route(ctx, client.Request{ID: "req-1", Model: "llama-3", Tokens: prompt})
@@ -92,7 +92,7 @@ func ExampleReporter() {
 	reporter.Load(client.LoadSample{Running: new(3), Waiting: new(0)})
 	fmt.Println("flushed:", reporter.Flush(ctx))
 
-	router := client.NewRouter(oracle.Conn(), client.WithTimeout(time.Second))
+	router := client.NewRouter(oracle.Conn(), client.WithTimeout(10*time.Second)) // a busy machine must not change the output
 	for _, next := range []uint32{31, 41} {
 		d, err := router.Route(ctx, client.Request{
 			Model:  "llama-3",

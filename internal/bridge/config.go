@@ -45,9 +45,15 @@ type Engine struct {
 	Kind string `yaml:"engine"`
 
 	// Events is where rank 0 publishes KV events: tcp://host:port or ipc://path; rank r is at port + r. Or it is where they are
-	// had for all ranks: grpc://host:port of the engine's gRPC servicer (SMG's), http://host:port/kv_cache_events of
-	// TensorRT-LLM's buffer, of which there may be one reader only. Empty: as the engine says (SGLang does).
+	// had for all ranks: grpc://host:port of the engine's gRPC servicer (SMG's), grpcs:// if that speaks TLS,
+	// http://host:port/kv_cache_events of TensorRT-LLM's buffer, of which there may be one reader only. Empty: as the engine says (SGLang does).
 	Events string `yaml:"events"`
+	// EventsCA has the authorities of a grpcs:// servicer's certificate, PEM; empty: the system's. EventsCert and EventsKey are
+	// what is shown to it, for a servicer that asks (SGLang's with --ssl-ca-certs); both or neither. The files are read at each
+	// handshake, so that they may be renewed.
+	EventsCA   string `yaml:"events-ca"`
+	EventsCert string `yaml:"events-cert"`
+	EventsKey  string `yaml:"events-key"`
 	// Bind is set for an engine that connects to its collector instead of waiting for it: then Events is bound here.
 	Bind bool `yaml:"bind"`
 	// Replay is where rank 0 repeats its events on request; rank r is at port + r. Empty: nowhere.
@@ -228,6 +234,16 @@ func (e *Engine) check() error {
 // checkWay refuses what a way of having events has no use for, and notes what it says of the engine.
 func (e *Engine) checkWay(kind kvevents.Engine) error {
 	x := wayOf(e.Events)
+	if !isTLS(e.Events) {
+		for _, k := range []struct{ key, file string }{{"events-ca", e.EventsCA}, {"events-cert", e.EventsCert}, {"events-key", e.EventsKey}} {
+			if k.file != "" {
+				return fmt.Errorf("%s: it is for grpcs://, and events is %q", k.key, e.Events)
+			}
+		}
+	}
+	if (e.EventsCert == "") != (e.EventsKey == "") {
+		return errors.New("events-cert and events-key: want both or neither")
+	}
 	if x == overZeroMQ {
 		return nil
 	}

@@ -45,6 +45,10 @@ type rank struct {
 	limits   kvevents.Limits
 	isJoined bool // the life that the feed is about to be told of has begun already
 
+	// conn is the newest connection: the only one that counts. A bound socket may still have one of a former process beside it,
+	// whose last messages, taken for the new one's, would be believed in place of what has the same numbers.
+	conn uint64
+
 	ctx    func() context.Context // of run
 	asked  uint64                 // replays asked for so far; answers of earlier ones are not wanted
 	cancel context.CancelFunc     // of the replay under way; nil: none
@@ -185,7 +189,11 @@ func (r *rank) wake() {
 // delivered takes a message, or what happened to a connection.
 func (r *rank) delivered(d *zmtp.Delivery, now time.Time) {
 	if d.Event != nil {
-		r.event(d.Event, now)
+		r.event(d.Event, d.Conn, now)
+		return
+	}
+	if d.Conn != r.conn {
+		r.drop("former_connection", 1)
 		return
 	}
 	f, err := kvevents.ParseLive(d.Message)
@@ -197,14 +205,21 @@ func (r *rank) delivered(d *zmtp.Delivery, now time.Time) {
 	r.feed.Live(f.Sequence, newMessage(f.Payload), now)
 }
 
-func (r *rank) event(e *zmtp.Event, now time.Time) {
+func (r *rank) event(e *zmtp.Event, conn uint64, now time.Time) {
 	switch e.Kind {
 	case zmtp.Connected:
+		r.conn = max(r.conn, conn)
+		if conn < r.conn {
+			return // it was introduced after one that came later
+		}
 		r.count.isConnected.Store(true)
 		r.log.Info("kvoracle bridge: the engine's events are there", "address", e.Address)
 		r.feed.Connected(now)
 		r.prove()
 	case zmtp.Disconnected:
+		if conn != r.conn {
+			return
+		}
 		r.count.isConnected.Store(false)
 		r.log.Info("kvoracle bridge: the engine's events have ended", "error", e.Err)
 	case zmtp.Failed:

@@ -23,13 +23,16 @@ const (
 // wayOf reads it off an address.
 func wayOf(events string) way {
 	switch scheme, _, _ := strings.Cut(events, "://"); scheme {
-	case "grpc":
+	case "grpc", "grpcs":
 		return overGRPC
 	case "http", "https":
 		return overHTTP
 	}
 	return overZeroMQ
 }
+
+// isTLS: the servicer at an address of events speaks TLS.
+func isTLS(events string) bool { return strings.HasPrefix(events, "grpcs://") }
 
 // decoder reads a payload of that way.
 func (x way) decode(b *kvevents.Batch, payload []byte, l *kvevents.Limits) error {
@@ -99,9 +102,9 @@ func (r *rank) prove() {
 func checkAddress(events string, ranks int) error {
 	switch wayOf(events) {
 	case overGRPC:
-		_, _, err := splitTCP("tcp" + strings.TrimPrefix(events, "grpc"))
-		if err != nil {
-			return errors.New("want grpc://host:port")
+		_, at, _ := strings.Cut(events, "://")
+		if _, _, err := splitTCP("tcp://" + at); err != nil {
+			return errors.New("want grpc://host:port or grpcs://host:port")
 		}
 		return nil
 	case overHTTP:

@@ -2,24 +2,30 @@ package bridge
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/kvoracle/kvoracle/client"
 	"github.com/kvoracle/kvoracle/internal/engine/smg"
 )
 
 // dialServicer is a connection to an engine's servicer. A peer that has gone without a word is noticed by TCP itself, since
 // gRPC's own pings are refused by Python's servers.
-func dialServicer(events string) (*grpc.ClientConn, error) {
+func dialServicer(e *Engine, log *slog.Logger) (*grpc.ClientConn, error) {
+	security := client.Security{Plaintext: !isTLS(e.Events), CAFile: e.EventsCA, CertFile: e.EventsCert, KeyFile: e.EventsKey, TLS12: isTLS(e.Events), Log: log}
+	opts, err := security.DialOptions()
+	if err != nil {
+		return nil, err
+	}
 	keep := net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
-	return grpc.NewClient("passthrough:///"+strings.TrimPrefix(events, "grpc://"), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, at string) (net.Conn, error) {
-			return (&net.Dialer{KeepAliveConfig: keep}).DialContext(ctx, "tcp", at)
-		}))
+	_, at, _ := strings.Cut(e.Events, "://")
+	return grpc.NewClient("passthrough:///"+at, append(opts, grpc.WithContextDialer(func(ctx context.Context, at string) (net.Conn, error) {
+		return (&net.Dialer{KeepAliveConfig: keep}).DialContext(ctx, "tcp", at)
+	}))...)
 }
 
 // follow hears the engine's stream for as long as the bridge runs. Batches go to their ranks; a rank that is slow holds up

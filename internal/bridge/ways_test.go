@@ -1,10 +1,13 @@
 package bridge
 
 import (
+	"crypto/tls"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/kvoracle/kvoracle/internal/bridge/enginetest"
+	"github.com/kvoracle/kvoracle/internal/certs/certstest"
 	"github.com/kvoracle/kvoracle/internal/engine/feed"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -52,6 +55,47 @@ func TestStream(t *testing.T) {
 				}
 			}
 			r.reported(t, 1, 2)
+		})
+	}
+}
+
+// SGLang's servicer speaks TLS, and may ask for a certificate.
+func TestStreamOverTLS(t *testing.T) {
+	ca, other := certstest.NewCA(t), certstest.NewCA(t)
+	cert, key := ca.Issue("servicer", certstest.Leaf{})
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, mineKey := ca.Issue("bridge", certstest.Leaf{})
+	for name, tt := range map[string]struct {
+		auth    tls.ClientAuthType
+		change  func(*Engine)
+		refused string // empty: it works
+	}{
+		"its authority":        {tls.NoClientCert, func(e *Engine) { e.EventsCA = ca.File }, ""},
+		"a certificate shown":  {tls.RequireAndVerifyClientCert, func(e *Engine) { e.EventsCA, e.EventsCert, e.EventsKey = ca.File, mine, mineKey }, ""},
+		"none shown":           {tls.RequireAndVerifyClientCert, func(e *Engine) { e.EventsCA = ca.File }, "Unavailable"},
+		"another's authority":  {tls.NoClientCert, func(e *Engine) { e.EventsCA = other.File }, "certificate"},
+		"a file that is not":   {tls.NoClientCert, func(e *Engine) { e.EventsCA = ca.File + "2" }, "no such file"},
+		"plaintext to its TLS": {tls.NoClientCert, func(e *Engine) { e.Events = strings.Replace(e.Events, "grpcs", "grpc", 1) }, "Unavailable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := overStream(enginetest.Keeping)
+			cfg.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tt.auth, ClientCAs: ca.Pool()} //nolint:gosec // Go's own least is meant
+			var r *rig
+			startWith(t, cfg, &r, func(e *Engine) {
+				byStream(&r)(e)
+				e.Events = "grpcs://" + r.engine.GRPC()
+				tt.change(e)
+			})
+			if tt.refused != "" {
+				eventually(t, "it is said why", func() bool { return strings.Contains(r.bridge.Status()[0].Wrong, tt.refused) })
+				return
+			}
+			r.live()
+			r.steps(0, 20)
+			r.settled()
 		})
 	}
 }

@@ -118,10 +118,13 @@ func (w *worker) discover(ctx context.Context) (f metrics.Facts, err error) {
 // run speaks for the engine until ctx is done.
 func (w *worker) run(ctx context.Context) {
 	if w.way == overGRPC {
-		conn, err := dialServicer(w.cfg.Events)
-		if err != nil {
+		conn, err := dialServicer(w.cfg, w.log)
+		for pause := retryLeast; err != nil; pause = min(2*pause, retryMost) { // its files may not be there yet
 			w.complain("events", err)
-			return
+			if !rest(ctx, pause) {
+				return
+			}
+			conn, err = dialServicer(w.cfg, w.log)
 		}
 		defer conn.Close()
 		w.servicer = &smg.Source{Conn: conn, Engine: w.flags.Engine}

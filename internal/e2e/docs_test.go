@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -86,17 +85,9 @@ func TestHTTPDoc(t *testing.T) {
 func freePorts(t *testing.T, n int) []string {
 	t.Helper()
 	var out []string
-	var held []net.Listener // until the end, so that no port is given twice
-	for range n {
-		lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		held, out = append(held, lis), append(out, lis.Addr().String())
-	}
-	for _, lis := range held {
-		if err := lis.Close(); err != nil {
-			t.Fatal(err)
+	for len(out) < n {
+		if at := freePort(t); !slices.Contains(out, at) {
+			out = append(out, at)
 		}
 	}
 	return out

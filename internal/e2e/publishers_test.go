@@ -141,7 +141,12 @@ func TestPublishers(t *testing.T) {
 	// SGLang, before anybody listens.
 	engine := startPeer(t, "publishers.py", modules)
 	sglang := engine.do("sglang", fields{"name": "p", "endpoint": "tcp://127.0.0.1:*", "replay": "tcp://127.0.0.1:*"})
-	loadPort := portNumbers(t, 1)[0]
+	ports := portNumbers(t, 2)
+	loadPort := ports[0]
+	// Another one by the same code, which vLLM has too: an address without a wildcard is connected to.
+	bound := fmt.Sprintf("tcp://127.0.0.1:%d", ports[1])
+	connecting := fields{"name": "c", "endpoint": bound, "bind": nil}
+	engine.do("sglang", connecting)
 	engine.do("load_socket", fields{"name": "l", "endpoint": sglang.Endpoint, "port": loadPort})
 	servicer := engine.do("serve", fields{"endpoint": sglang.Endpoint, "replay": sglang.Replay}).Endpoint
 	cleared := fields{"type": "AllBlocksCleared"}
@@ -186,6 +191,7 @@ func TestPublishers(t *testing.T) {
 	const known = "model: m, block-size: 4"
 	ops := startBridge(t, oracle.grpc,
 		fmt.Sprintf("worker: sglang, engine: sglang, %s, events: '%s', replay: '%s', load: 'tcp://127.0.0.1:%d'", known, sglang.Endpoint, sglang.Replay, loadPort),
+		fmt.Sprintf("worker: connecting, engine: sglang, %s, events: '%s', bind: true", known, bound),
 		fmt.Sprintf("worker: relayed, events: 'grpc://%s'", servicer), // which says the rest itself
 		fmt.Sprintf("worker: trt-stream, engine: trtllm, %s, events: '%s'", known, streamAt),
 		fmt.Sprintf("worker: trt-buffer, %s, events: '%s/kv_cache_events'", known, web.URL),
@@ -218,6 +224,18 @@ func TestPublishers(t *testing.T) {
 	publish(cleared, stored(nil, 101, 1))
 	holds(t, ctl, oracle.grpc, "sglang", "device 1 blocks", nil)
 	holds(t, ctl, oracle.grpc, "relayed", "device 1 blocks", func() { publish(cleared, stored(nil, 101, 1)) })
+
+	// The one that connects, over two lives.
+	for life := range 2 {
+		if life > 0 {
+			engine.do("close", fields{"name": "c"})
+			engine.do("sglang", connecting)
+		}
+		holds(t, ctl, oracle.grpc, "connecting", fmt.Sprintf("device %d blocks", 2-life), func() {
+			hashes := []int64{-5, 6}[:2-life]
+			engine.do("publish", fields{"name": "c", "events": []fields{cleared, stored(nil, 1, hashes...)}})
+		})
+	}
 
 	// Its load is heard, on its own socket and in the relay's stream.
 	for isHeard := false; !isHeard; {

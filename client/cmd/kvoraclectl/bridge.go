@@ -18,7 +18,10 @@ type bridgeCmd struct {
 	Worker     string            `name:"worker-id" help:"Name of the worker." placeholder:"NAME"`
 	Address    string            `help:"Where gateways reach the engine." placeholder:"HOST:PORT"`
 	Engine     string            `help:"auto, vllm, sglang or trtllm." default:"auto"`
-	Events     string            `help:"Where rank 0 publishes KV events, rank r at port + r; or grpc://HOST:PORT of the engine's gRPC servicer (SMG's), or http://HOST:PORT/kv_cache_events of TensorRT-LLM. Default: as the engine says." placeholder:"tcp://HOST:PORT"`
+	Events     string            `help:"Where rank 0 publishes KV events, rank r at port + r; or grpc:// or grpcs://HOST:PORT of the engine's gRPC servicer (SMG's), or http://HOST:PORT/kv_cache_events of TensorRT-LLM. Default: as the engine says." placeholder:"tcp://HOST:PORT"`
+	EventsCA   string            `name:"events-ca" help:"PEM file with the authorities of a grpcs:// servicer's certificate; otherwise the system's." placeholder:"FILE"`
+	EventsCert string            `help:"PEM file with a certificate to show to it, if it asks." placeholder:"FILE"`
+	EventsKey  string            `help:"PEM file with that one's key." placeholder:"FILE"`
 	Bind       bool              `help:"Wait at --events for an engine that connects by itself."`
 	EventTopic string            `help:"Only events whose topic begins so." placeholder:"PREFIX"`
 	Replay     string            `help:"Where rank 0 repeats events; rank r is at port + r." placeholder:"tcp://HOST:PORT"`
@@ -69,7 +72,8 @@ func (c *bridgeCmd) Run(e *env) error {
 func (c *bridgeCmd) config(server string) (bridge.Config, error) {
 	cfg := bridge.Config{}
 	one := bridge.Engine{
-		Worker: c.Worker, Address: c.Address, Kind: c.Engine, Events: c.Events, Bind: c.Bind, Topic: c.EventTopic, Replay: c.Replay,
+		Worker: c.Worker, Address: c.Address, Kind: c.Engine, Events: c.Events,
+		EventsCA: c.EventsCA, EventsCert: c.EventsCert, EventsKey: c.EventsKey, Bind: c.Bind, Topic: c.EventTopic, Replay: c.Replay,
 		Metrics: c.Metrics, Load: c.Load, API: c.API, ORCA: c.ORCA, LoadEvery: bridge.Duration(c.LoadEvery), BearerFile: c.BearerFile,
 		Model: c.Model, BlockSize: c.BlockSize, Ranks: c.Ranks, MaxRunning: c.MaxRunning, Labels: c.Label, Class: c.Class,
 	}

@@ -2,9 +2,11 @@ package enginetest
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
@@ -38,7 +40,8 @@ type Config struct {
 	Model
 
 	Family   Family
-	Servicer Servicer // beside it, for VLLM
+	Servicer Servicer    // beside it, for VLLM
+	TLS      *tls.Config // of the servicer; nil: plaintext
 
 	Ranks   int    // 0: 1
 	Ring    int    // batches kept for replay; 0: no replay socket
@@ -50,12 +53,12 @@ type Config struct {
 // Engine is one. Make it with New, and Close it.
 type Engine struct {
 	cfg  Config
-	web  string // address of the documents, once known
+	web  string // address of the documents
 	subs []string
 	reps []string
 
 	life  uint64
-	grpc  string // address of the servicer, once known
+	grpc  string // address of the servicer
 	side  *servicer
 	ranks []*rank
 	http  *http.Server
@@ -92,52 +95,42 @@ type message struct {
 // New starts an engine.
 func New(cfg Config) (*Engine, error) {
 	cfg.Ranks = max(cfg.Ranks, 1)
-	e := &Engine{cfg: cfg, web: "127.0.0.1:0", grpc: "127.0.0.1:0", subs: make([]string, cfg.Ranks), reps: make([]string, cfg.Ranks)}
-	base := 0
-	if cfg.Ranks > 1 { // ports count up with ranks
-		var err error
-		if base, err = row(2 * cfg.Ranks); err != nil {
+	var err error
+	for range 5 { // somebody may take a port before the engine does
+		var base int
+		if base, err = Ports(2*cfg.Ranks + 2); err != nil { // ranks' ports count up
 			return nil, err
 		}
+		e := &Engine{cfg: cfg, subs: make([]string, cfg.Ranks), reps: make([]string, cfg.Ranks)}
+		for i := range cfg.Ranks {
+			e.subs[i], e.reps[i] = at(base+i), at(base+cfg.Ranks+i)
+		}
+		e.web, e.grpc = fmt.Sprintf("127.0.0.1:%d", base+2*cfg.Ranks), fmt.Sprintf("127.0.0.1:%d", base+2*cfg.Ranks+1)
+		if err = e.Start(); err == nil {
+			return e, nil
+		}
 	}
-	for i := range cfg.Ranks {
-		e.subs[i], e.reps[i] = at(base, i), at(base, cfg.Ranks+i)
-	}
-	if err := e.Start(); err != nil {
-		return nil, err
-	}
-	return e, nil
+	return nil, err
 }
 
-func at(base, i int) string {
-	if base > 0 {
-		base += i
-	}
-	return fmt.Sprintf("tcp://127.0.0.1:%d", base)
-}
+func at(port int) string { return fmt.Sprintf("tcp://127.0.0.1:%d", port) }
 
-// row finds n free ports beside each other.
-func row(n int) (base int, err error) {
+// Ports finds n free ports of this machine beside each other. They lie below those that systems give to outgoing
+// connections, one of which could take a port between two lives of an engine.
+func Ports(n int) (base int, err error) {
 	var lc net.ListenConfig
 	for range 100 {
-		var all []net.Listener
-		for i := range n {
-			port := 0
-			if i > 0 {
-				port = base + i
-			}
-			lis, err := lc.Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		base = 10_000 + rand.IntN(22_000-n)
+		free := 0
+		for free < n {
+			lis, err := lc.Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", base+free))
 			if err != nil {
 				break
 			}
-			if all = append(all, lis); i == 0 {
-				base = lis.Addr().(*net.TCPAddr).Port
-			}
+			_ = lis.Close() // it was only asked for
+			free++
 		}
-		for _, lis := range all {
-			_ = lis.Close()
-		}
-		if len(all) == n {
+		if free == n {
 			return base, nil
 		}
 	}
@@ -189,7 +182,7 @@ func (e *Engine) open(ctx context.Context, i int, r *rank) (err error) {
 	}
 	if e.cfg.Family == SGLang {
 		// Rank r's is at the first one's port + r, as its documents say; so there is one rank only.
-		if r.load, err = listen(ctx, zmtp.Config{Type: zmtp.PUB, Endpoint: at(0, i)}); err != nil {
+		if r.load, err = listen(ctx, zmtp.Config{Type: zmtp.PUB, Endpoint: at(0)}); err != nil {
 			return err
 		}
 	}
@@ -234,7 +227,7 @@ func listen(ctx context.Context, cfg zmtp.Config) (*zmtp.Socket, error) {
 }
 
 func again(ctx context.Context, try func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	pause := time.NewTicker(10 * time.Millisecond)
 	defer pause.Stop()

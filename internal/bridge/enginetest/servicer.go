@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -69,7 +70,11 @@ func newServicer(ctx context.Context, cfg Config, at string) (*servicer, string,
 	for i := range s.ranks {
 		s.ranks[i].ledger = make(ledger)
 	}
-	s.server = grpc.NewServer(grpc.ForceServerCodecV2(smg.Bytes{}))
+	opts := []grpc.ServerOption{grpc.ForceServerCodecV2(smg.Bytes{})}
+	if cfg.TLS != nil {
+		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg.TLS)))
+	}
+	s.server = grpc.NewServer(opts...)
 	s.server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "vllm.grpc.engine.VllmEngine", HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{

@@ -59,13 +59,13 @@ def retry(make):
             time.sleep(0.05)
 
 
-def sglang(name, endpoint, replay):
+def sglang(name, endpoint, replay=None, bind=True):
     config = json.dumps(
-        {"publisher": "zmq", "endpoint": endpoint, "replay_endpoint": replay, "bind": True, "topic": "kv"}
+        {"publisher": "zmq", "endpoint": endpoint, "replay_endpoint": replay, "bind": bind, "topic": "kv"}
     )
     p = retry(lambda: kv_events.EventPublisherFactory.create(config))
     publishers[name] = p
-    return {"endpoint": p._local_pub_endpoint, "replay": p._local_replay_endpoint}
+    return {"endpoint": p._local_pub_endpoint or endpoint, "replay": p._local_replay_endpoint or ""}
 
 
 def load_socket(name, endpoint, port):
