@@ -75,6 +75,7 @@ type blockPeer struct {
 	awaiting bool                              // a snapshot was asked for
 	building bool                              // one is under way
 	built    uint64                            // its sequence
+	isVoid   bool                              // it is, and its end is still to come
 	resync   bool                              // a request has to come next
 	ack      *kvoraclev1.BlocksAck
 	acks     int
@@ -168,7 +169,7 @@ func (p *blockPeer) check(about *kvoraclev1.ReportBlocksRequest, ack *kvoraclev1
 		case p.awaiting || p.building:
 			want, got = "ignored", ignored
 			if p.building && x.Batch.GetSequence() > p.built {
-				p.building, p.awaiting, p.resync = false, true, true // it voids the snapshot
+				p.building, p.isVoid, p.awaiting, p.resync = false, true, true, true // it voids the snapshot
 			}
 		case x.Batch.GetSequence() == p.ack.GetAppliedSequence()+1:
 			want, got = "applied", 0
@@ -183,7 +184,7 @@ func (p *blockPeer) check(about *kvoraclev1.ReportBlocksRequest, ack *kvoraclev1
 			want, got = "repeat", repeats
 		}
 	case *kvoraclev1.ReportBlocksRequest_SnapshotBegin:
-		p.building, p.built = true, x.SnapshotBegin.GetSequence()
+		p.building, p.built, p.isVoid = true, x.SnapshotBegin.GetSequence(), false
 		want, got = "begun", 1
 	case *kvoraclev1.ReportBlocksRequest_SnapshotChunk:
 		want, got = "chunk", 1
@@ -195,10 +196,10 @@ func (p *blockPeer) check(about *kvoraclev1.ReportBlocksRequest, ack *kvoraclev1
 		if p.building && got == 0 {
 			want, got = "snapshot", is.GetSnapshots()-was.GetSnapshots()
 			p.awaiting = false
-		} else if p.building {
+		} else if p.building || !p.isVoid {
 			p.awaiting, p.resync = true, true // a cause of its own
 		}
-		p.building = false
+		p.building, p.isVoid = false, false
 	case *kvoraclev1.ReportBlocksRequest_Digest:
 		want = "digest"
 		got = is.GetDigestsMatched() - was.GetDigestsMatched() + is.GetDigestsMismatched() - was.GetDigestsMismatched() +

@@ -19,6 +19,7 @@ type BlockSession struct {
 	scratch  []block.ID
 	roots    []uint64 // parents that stand for a prompt's start
 	doubtful bool     // see Doubt
+	isVoid   bool     // the snapshot whose parts still come was dropped here; guarded by the feed
 }
 
 // OpenBlocks registers the worker (or updates it, or begins its new life) and takes over the rank's feed. A stream that
@@ -53,6 +54,7 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 			"how blocks are named cannot change within incarnation "+utoa(h.Incarnation))
 	}
 	f.kick(Fault(Aborted, ReasonSuperseded, "", "", "another stream took over this rank"))
+	f.dropSnapshot()
 	f.session = s
 	f.lostAt = time.Time{}
 	f.heardAt.Store(now.UnixNano())
@@ -60,7 +62,6 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 	if f.names != nil {
 		f.names.SetNames(f.mostNames)
 	}
-	f.dropSnapshot()
 	f.forgetApprox(asTokens) // facts win
 
 	switch {
@@ -191,6 +192,7 @@ func (s *BlockSession) SnapshotBegin(seq uint64, now time.Time) (Ack, error) {
 	f := s.f
 	defer f.mu.Unlock()
 	f.dropSnapshot()
+	s.isVoid = false
 	f.building, f.buildNames = f.newView()
 	f.buildingSeq = seq
 	return s.ack(BlockCounters{}, nil, nil, now), nil
@@ -204,7 +206,7 @@ func (s *BlockSession) SnapshotChunk(ops []Op, now time.Time) (Ack, error) {
 	f := s.f
 	defer f.mu.Unlock()
 	if f.building == nil {
-		return s.unbegun("snapshot_chunk", now), nil
+		return s.unbegun("snapshot_chunk", nil, now), nil
 	}
 	var d BlockCounters
 	refusals, _ := s.apply(f.building, f.buildNames, 0, ops, &d)
@@ -226,7 +228,13 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 	f := s.f
 	defer f.mu.Unlock()
 	if f.building == nil {
-		return s.unbegun("snapshot_end", now), nil
+		var r *Resync
+		if !s.isVoid {
+			// Its beginning got lost, and whoever sent it takes it for an answer.
+			r = f.await(ResyncBadSnapshot)
+		}
+		s.isVoid = false
+		return s.unbegun("snapshot_end", r, now), nil
 	}
 	var d BlockCounters
 	held := toldBlocks(f.building)
@@ -242,6 +250,7 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 			Detail: "snapshot_end.block_count: got " + utoa(want) + ", the chunks held " + utoa(held),
 		}
 		f.dropSnapshot()
+		s.isVoid = false
 		r := f.await(ResyncBadSnapshot)
 		r.Expected, r.Received = f.applied+1, f.buildingSeq
 		return s.ack(d, []Refusal{refusal}, r, now), nil
@@ -255,12 +264,12 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 	return s.ack(d, nil, nil, now), nil
 }
 
-// unbegun refuses a part of a snapshot that was never begun. The feed is locked.
-func (s *BlockSession) unbegun(part string, now time.Time) Ack {
+// unbegun refuses a part of a snapshot that was not begun, or is void. The feed is locked.
+func (s *BlockSession) unbegun(part string, resync *Resync, now time.Time) Ack {
 	refusal := Refusal{Reason: RefusalSnapshot, Detail: part + " without snapshot_begin"}
 	var d BlockCounters
 	d.refuse(RefusalSnapshot)
-	return s.ack(d, []Refusal{refusal}, nil, now)
+	return s.ack(d, []Refusal{refusal}, resync, now)
 }
 
 // Digest compares what the reporter believes with what the oracle has understood, at the same moment. One of a later

@@ -107,6 +107,9 @@ func (f *feed) dropSnapshot() {
 		f.o.index.Discard(f.building)
 		f.building = nil
 		f.evicted.building = 0
+		if f.session != nil {
+			f.session.isVoid = true
+		}
 	}
 	if f.buildNames != nil {
 		f.buildNames.Drop()

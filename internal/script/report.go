@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,6 +22,7 @@ type blockStream struct {
 	mirror      *mirror
 	begun       uint64 // sequence of the snapshot under way
 	isBuilding  bool
+	isVoid      bool // it was dropped, and its end is still to come
 }
 
 func (s *blockStream) close() { s.cancel() }
@@ -87,7 +89,7 @@ func (r *Runner) reportBlocks(ctx context.Context, args []string, o map[string]s
 		if err := s.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 			return "", err
 		}
-		answer, err := s.answer(i == len(messages)-1, s.voids(m))
+		answer, err := s.answer(i == len(messages)-1, s.voids(m), m.GetSnapshotEnd() != nil)
 		if err != nil {
 			delete(r.blocks, who)
 			return refusal(err)
@@ -144,50 +146,59 @@ func (r *Runner) hello(ctx context.Context, who string, incarnation, seq uint64,
 func (s *blockStream) voids(m *kvoraclev1.ReportBlocksRequest) bool {
 	switch x := m.GetMessage().(type) {
 	case *kvoraclev1.ReportBlocksRequest_SnapshotBegin:
-		s.begun, s.isBuilding = x.SnapshotBegin.GetSequence(), true
-	case *kvoraclev1.ReportBlocksRequest_SnapshotEnd:
-		s.isBuilding = false
+		s.begun, s.isBuilding, s.isVoid = x.SnapshotBegin.GetSequence(), true, false
 	case *kvoraclev1.ReportBlocksRequest_Batch:
 		if s.isBuilding && x.Batch.GetSequence() > s.begun {
-			s.isBuilding = false
+			s.isBuilding, s.isVoid = false, true
 			return true
 		}
 	}
 	return false
 }
 
-// answer reads the ack of the message just sent, and what comes with it. isVoid says that a request for a snapshot does.
-func (s *blockStream) answer(show, isVoid bool) (string, error) {
-	out := ""
+// answer reads the ack of the message just sent, and what comes with it: requests for a snapshot that no message of the
+// stream has caused stand before the ack, one that this message has caused behind it.
+func (s *blockStream) answer(show, voids, isEnd bool) (string, error) {
+	var outside, said, own string
+	var ack *kvoraclev1.BlocksAck
 	for {
 		m, err := s.stream.Recv()
 		if err != nil {
 			return "", err
 		}
 		if x := m.GetResync(); x != nil {
-			out += printResync(x)
 			s.awaiting = true
 			if isFromOutside(x.GetReason()) {
-				continue // its own ack is still to come
+				outside += printResync(x)
+				s.isBuilding, s.isVoid = false, s.isVoid || s.isBuilding
+			} else {
+				own += printResync(x)
 			}
-			return out, nil
-		}
-		ack := m.GetAck()
-		if ack == nil {
+		} else if ack = m.GetAck(); ack == nil {
 			return "", fmt.Errorf("unexpected message %v", m)
-		}
-		if show {
-			out += printAck(ack, s.before)
+		} else if show {
+			said = printAck(ack, s.before)
 			s.before = ack.GetCounters()
 		}
-		if !ack.GetSnapshotRequired() || s.awaiting && !isVoid {
-			s.awaiting = ack.GetSnapshotRequired()
-			return out, nil
+		if ack == nil || ack.GetSnapshotRequired() && !s.awaiting {
+			continue // a request is on its way
 		}
+		if own == "" && (voids || isEnd && !s.isVoid && isRefused(ack, kvoraclev1.RefusalReason_REFUSAL_REASON_SNAPSHOT)) {
+			continue
+		}
+		s.awaiting = ack.GetSnapshotRequired()
+		if isEnd {
+			s.isBuilding, s.isVoid = false, false
+		}
+		return outside + said + own, nil
 	}
 }
 
-// isFromOutside tells the requests that no message of the stream has caused; the others follow their message's ack.
+func isRefused(ack *kvoraclev1.BlocksAck, why kvoraclev1.RefusalReason) bool {
+	return slices.ContainsFunc(ack.GetRefusals(), func(r *kvoraclev1.Refusal) bool { return r.GetReason() == why })
+}
+
+// isFromOutside tells the requests that no message of the stream has caused.
 func isFromOutside(r kvoraclev1.ResyncReason) bool {
 	return r == kvoraclev1.ResyncReason_RESYNC_REASON_OPERATOR || r == kvoraclev1.ResyncReason_RESYNC_REASON_OUTCOMES
 }

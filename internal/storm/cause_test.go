@@ -11,6 +11,7 @@ func TestOneCauseOneSnapshot(t *testing.T) {
 	none := func(*world) int { return 0 }
 	one := func(*world) int { return 1 }
 	ofOne := func(w *world) int { return len(w.workers[0].ranks) }
+	ofOneAndOne := func(w *world) int { return ofOne(w) + 1 }
 	seeds := 25
 	if isRace {
 		seeds = 3
@@ -29,6 +30,7 @@ func TestOneCauseOneSnapshot(t *testing.T) {
 		{loseOp, none, one},     // it may have changed nothing
 		{loseBatch, one, one},
 		{loseDigest, none, none},
+		{losePart, ofOneAndOne, ofOneAndOne}, // of the snapshot that an operator has asked for
 		{stall, none, none},
 		{remove, ofOne, ofOne},
 		{invalidate, ofOne, ofOne},
@@ -42,7 +44,12 @@ func TestOneCauseOneSnapshot(t *testing.T) {
 				w.weather = [numFaults]bool{}
 				w.workers = w.workers[:1]
 				w.ranks = w.workers[0].ranks
-				for w.storm(100); ; w.storm(1) {
+				w.storm(100)
+				if tt.fault == losePart {
+					w.calm()
+					w.invalidate(w.workers[0])
+				}
+				for ; ; w.storm(1) {
 					if !needsTraffic(tt.fault) {
 						w.calm()
 					}
@@ -69,5 +76,5 @@ func TestOneCauseOneSnapshot(t *testing.T) {
 
 // needsTraffic reports whether a fault can only strike something that is on its way.
 func needsTraffic(f fault) bool {
-	return slices.Contains([]fault{duplicate, reorder, loseOp, loseBatch, loseDigest, cutStream, stall}, f)
+	return slices.Contains([]fault{duplicate, reorder, loseOp, loseBatch, loseDigest, losePart, cutStream, stall}, f)
 }

@@ -13,7 +13,7 @@ func (w *world) afterBatch(c *conn, m *message, ack *oracle.Ack) {
 	r, seen := c.by.r, &c.by.r.seen
 	w.count.repeats = max(w.count.repeats, int(ack.Counters.DuplicateBatches))
 	if c.building != nil && m.seq > c.buildingSeq {
-		c.building = nil // it voids the snapshot
+		c.building, c.isVoid = nil, true // by this batch
 		w.count.voided++
 		if ack.Resync == nil || ack.Resync.Reason != oracle.ResyncBadSnapshot {
 			w.fail("%v: batch %d came into a snapshot of %d and nothing is asked for", r, m.seq, c.buildingSeq)
@@ -39,7 +39,14 @@ func (w *world) afterBatch(c *conn, m *message, ack *oracle.Ack) {
 func (w *world) afterSnapshot(c *conn, m *message, ack *oracle.Ack) {
 	r, seen := c.by.r, &c.by.r.seen
 	if c.building == nil {
-		return // an operator has dropped it
+		if asks := ack.Resync != nil && ack.Resync.Reason == oracle.ResyncBadSnapshot; asks == c.isVoid {
+			w.fail("%v: the end of a snapshot without its beginning, void %v: asks %v", r, c.isVoid, asks)
+		}
+		if !c.isVoid {
+			w.count.unbegun++
+		}
+		c.isVoid = false
+		return
 	}
 	built := *c.building
 	c.building = nil

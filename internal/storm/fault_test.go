@@ -13,12 +13,12 @@ const (
 	relay                   // ... with the same one, and its stream goes on as if nothing had happened
 	newOracle               // the oracle starts again and knows nothing
 	cutStream               // a stream breaks; what is on its way is lost from some message on
-	duplicate               // a batch arrives twice
+	duplicate               // a message arrives twice
 	reorder                 // two neighbours arrive in the wrong order
 	loseOp                  // an operation is lost before its batch is sent: only a digest can tell
 	loseBatch               // a batch disappears
 	loseDigest              // a digest disappears
-	loseChunk               // a part of a snapshot disappears
+	losePart                // a part of a snapshot disappears, its beginning or its end too
 	stall                   // a stream stands still for a while
 	rival                   // another process begins to report the same rank, or stops
 	remove                  // an operator removes a worker
@@ -32,7 +32,7 @@ const (
 
 var faultNames = [numFaults]string{
 	"crash", "renumber", "relay", "new oracle", "cut stream", "duplicate", "reorder", "lose op", "lose batch", "lose digest",
-	"lose chunk", "stall", "rival", "remove", "invalidate", "past grace", "past lease", "past forget",
+	"lose part", "stall", "rival", "remove", "invalidate", "past grace", "past lease", "past forget",
 }
 
 func (f fault) String() string { return faultNames[f] }
@@ -61,7 +61,7 @@ func (w *world) strike(f fault) {
 	case cutStream:
 		done = r.reporter.conn != nil
 		w.cut(r.reporter)
-	case duplicate, reorder, loseBatch, loseDigest, loseChunk:
+	case duplicate, reorder, loseBatch, loseDigest, losePart:
 		done = w.tamper(f)
 	case loseOp:
 		done = w.lame(r.reporter)
@@ -168,6 +168,7 @@ func (w *world) invalidate(x *worker) {
 		if c.by.r.w != x || c.session == nil || c.isOver {
 			continue
 		}
+		c.isVoid = c.isVoid || c.building != nil
 		c.building = nil
 		select {
 		case q := <-c.session.Resyncs():
@@ -180,13 +181,13 @@ func (w *world) invalidate(x *worker) {
 
 // tamper changes what is on its way.
 func (w *world) tamper(f fault) bool {
-	want := changes
-	if f == loseDigest {
-		want = digest
-	}
-	if f == loseChunk {
-		want = chunk
-	}
+	want := map[fault][]kind{
+		duplicate:  {changes, begin, chunk, end, digest},
+		reorder:    {changes, end},
+		loseBatch:  {changes},
+		loseDigest: {digest},
+		losePart:   {begin, chunk, end},
+	}[f]
 	type place struct {
 		c *conn
 		i int
@@ -194,7 +195,7 @@ func (w *world) tamper(f fault) bool {
 	var places []place
 	for _, c := range w.conns {
 		for i := range c.up {
-			if c.up[i].kind == want || f == reorder && c.up[i].kind == end {
+			if slices.Contains(want, c.up[i].kind) {
 				places = append(places, place{c, i})
 			}
 		}
@@ -222,6 +223,14 @@ func (w *world) tamper(f fault) bool {
 			to++
 		}
 		c.up = slices.Insert(slices.Clone(c.up), to, m)
+		switch m.kind {
+		case begin, chunk:
+			r.causes++ // a count that does not match, or copies that no count tells; or a snapshot that no end follows
+			lameEnd(c, to)
+		case end:
+			r.causes++ // one without a beginning
+		case hello, changes, digest, eof:
+		}
 	case f == reorder:
 		if i+1 == len(c.up) {
 			return false
@@ -244,18 +253,25 @@ func (w *world) tamper(f fault) bool {
 		if f == loseBatch {
 			r.causes++ // a gap
 		}
-		if f == loseChunk {
-			r.causes++ // a count that does not match, or copies that no count tells
-			for ; i < len(c.up); i++ {
-				if c.up[i].kind == end {
-					c.up[i].isLame = true
-					break
-				}
+		if f == losePart {
+			r.causes++ // a count that does not match, or copies that no count tells; or no beginning, or no end
+			if m.kind != end {
+				lameEnd(c, i)
 			}
 		}
 	}
 	w.say("on stream %d, %v: %s", c.id, f, m.words(w.tree))
 	return true
+}
+
+// lameEnd marks the end of a snapshot that is not what the engine held.
+func lameEnd(c *conn, from int) {
+	for i := from; i < len(c.up); i++ {
+		if c.up[i].kind == end {
+			c.up[i].isLame = true
+			return
+		}
+	}
 }
 
 // lame loses an operation of the next batch.

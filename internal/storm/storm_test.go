@@ -281,7 +281,7 @@ func (a *tally) check(t *testing.T) {
 	if a.partial == 0 || a.evicted == 0 || a.restored == 0 || a.doubted == 0 {
 		t.Errorf("no index was too small: %+v", a)
 	}
-	if a.fresh == 0 || a.stale == 0 || a.resyncs == 0 || a.snapshots == 0 || a.found == 0 || a.copies == 0 || a.late == 0 || a.voided == 0 || a.repeats == 0 {
+	if a.fresh == 0 || a.stale == 0 || a.resyncs == 0 || a.snapshots == 0 || a.found == 0 || a.copies == 0 || a.late == 0 || a.voided == 0 || a.unbegun == 0 || a.repeats == 0 {
 		t.Errorf("something never happened: %+v", a)
 	}
 }
@@ -299,6 +299,7 @@ func (a *tally) add(b *tally) {
 	a.copies += b.copies
 	a.late += b.late
 	a.voided += b.voided
+	a.unbegun += b.unbegun
 	a.repeats += b.repeats
 	a.partial += b.partial
 	a.evicted += b.evicted

@@ -84,6 +84,7 @@ type conn struct {
 
 	building    *contents // twin of the snapshot under way
 	buildingSeq uint64
+	isVoid      bool   // the oracle has dropped it, and its end is still to come
 	snapshots   uint64 // swapped in so far
 }
 

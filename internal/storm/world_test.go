@@ -45,6 +45,7 @@ type tally struct {
 	copies             int            // of them, those of copies alone
 	late               int            // lost batches that a digest has told of
 	voided             int            // snapshots that a batch came into
+	unbegun            int            // ends of snapshots without a beginning
 	repeats            int            // batches recognised as repeats on one stream, at most
 	partial            int            // rows judged of targets that had to give up blocks
 	evicted            int            // blocks given up
@@ -161,7 +162,7 @@ func (w *world) deliver(c *conn) {
 	case changes:
 		w.afterBatch(c, &m, &ack)
 	case begin:
-		c.building, c.buildingSeq = &contents{isCounted: c.by.isCounted}, m.seq
+		c.building, c.buildingSeq, c.isVoid = &contents{isCounted: c.by.isCounted}, m.seq, false
 	case chunk:
 		for i := range m.ops {
 			if c.building != nil {

@@ -252,7 +252,7 @@ const (
 	ResyncReason_RESYNC_REASON_DIGEST_MISMATCH ResyncReason = 3
 	// More orphans than are kept.
 	ResyncReason_RESYNC_REASON_ORPHANS_FULL ResyncReason = 4
-	// A snapshot was refused: its count did not match, or a later batch came before its end.
+	// A snapshot was refused: its count did not match, a later batch came before its end, or its end without its beginning.
 	ResyncReason_RESYNC_REASON_BAD_SNAPSHOT ResyncReason = 5
 	// An operator asked for it.
 	ResyncReason_RESYNC_REASON_OPERATOR ResyncReason = 6
