@@ -44,9 +44,25 @@ func (r *Router) Generating(d Decision, outputTokens int) {
 // Finished ends the request well. outputTokens is the whole output; cached is how many prompt tokens the engine took from
 // its cache, or CachedUnknown.
 func (r *Router) Finished(d Decision, outputTokens, cached int) {
-	e := &kvoraclev1.Finished{OutputTokens: clamp32(outputTokens)}
-	if cached >= 0 {
-		n := uint64(cached)
+	r.FinishedUsage(d, Usage{Output: outputTokens, Cached: cached})
+}
+
+// Usage is what an engine counted for one request, in tokens.
+type Usage struct {
+	// Output is the whole output.
+	Output int
+	// Cached is how much of the prompt the engine took from its cache, or CachedUnknown.
+	Cached int
+	// Prompt is the whole prompt; 0: the engine did not say. It is needed where the prompt was Request.Text, whose tokens nobody else
+	// has counted: the share that was cached is then held against what was guessed.
+	Prompt int
+}
+
+// FinishedUsage is Finished with all that the engine counted.
+func (r *Router) FinishedUsage(d Decision, u Usage) {
+	e := &kvoraclev1.Finished{OutputTokens: clamp32(u.Output), PromptTokens: uint64(max(u.Prompt, 0))}
+	if u.Cached >= 0 {
+		n := uint64(u.Cached)
 		e.CachedTokens = &n
 	}
 	r.bookings.end(d.booking)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
@@ -208,6 +209,54 @@ func TestOracleWithoutProgress(t *testing.T) {
 			t.Errorf("route: %v, %v", d, err)
 		}
 	})
+}
+
+func TestUsageIsTold(t *testing.T) {
+	var got []*kvoraclev1.Finished
+	f := &fake{watch: watchAlways(ready("a"))}
+	f.route = func(_ context.Context, m *kvoraclev1.RouteRequest) (*kvoraclev1.RouteResponse, error) {
+		return chose(m.GetRequestId(), "a"), nil
+	}
+	f.progress = func(s kvoraclev1.RouteService_ReportProgressServer) error {
+		for {
+			m, err := s.Recv()
+			if err != nil {
+				return err
+			}
+			if e := m.GetEvent().GetFinished(); e != nil {
+				got = append(got, e)
+			}
+			if err := s.Send(&kvoraclev1.ReportProgressResponse{AckedSequence: m.GetSequence()}); err != nil {
+				return err
+			}
+		}
+	}
+	none, some := uint64(0), uint64(8)
+	want := []*kvoraclev1.Finished{
+		{OutputTokens: 5, CachedTokens: &some, PromptTokens: 12}, {OutputTokens: 5, CachedTokens: &none}, {OutputTokens: 1}, {OutputTokens: 2, CachedTokens: &some},
+	}
+	inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
+		r := NewRouter(conn)
+		defer running(t, r)()
+		for i, end := range []func(Decision){
+			func(d Decision) { r.FinishedUsage(d, Usage{Output: 5, Cached: 8, Prompt: 12}) },
+			func(d Decision) { r.FinishedUsage(d, Usage{Output: 5}) },
+			func(d Decision) { r.FinishedUsage(d, Usage{Output: 1, Cached: CachedUnknown, Prompt: -1}) },
+			func(d Decision) { r.Finished(d, 2, 8) },
+		} {
+			d, err := r.Route(t.Context(), ask(func(r *Request) { r.ID = fmt.Sprint(i) }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			end(d)
+		}
+		if err := r.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func TestFallbackDecisionsMoveLocalBookingsOnly(t *testing.T) {

@@ -35,7 +35,8 @@ the file again, so that a failure can be seen elsewhere.
 The file holds the token ids of the prompts that the engine cached: whoever has the tokenizer can read them. It is written
 with mode 0600. There is no way to leave the tokens out, since what is wrong is often in them.
 
-"record" is another command: it writes the oracle's requests, without tokens, for the comparison of policies by "replay".`
+"record --endpoint" is the same. "record" alone writes the oracle's requests, without tokens, for the comparison of policies by
+"replay".`
 }
 
 // Run captures until the time is up, the number reached or the command interrupted. The file is whole in every case.

@@ -37,7 +37,11 @@ func TestCaptureAndPlay(t *testing.T) {
 		code := make(chan int, 1)
 		var said, errs bytes.Buffer
 		go func() {
-			code <- run(ctx, []string{"capture", "--endpoint", at, "--ranks", "2", "--topic", "kv", "--out", out, "--messages", "6"}, &said, &errs)
+			args := []string{"capture", "--out", out}
+			if strings.HasSuffix(file, ".gz") {
+				args = []string{"record", out}
+			}
+			code <- run(ctx, append(args, "--endpoint", at, "--ranks", "2", "--topic", "kv", "--messages", "6"), &said, &errs)
 		}()
 		for rank := range 2 {
 			name := at
@@ -119,6 +123,10 @@ func TestCaptureAndPlayRefuse(t *testing.T) {
 		{[]string{"capture", "--endpoint", "tcp://h:65535", "--ranks", "2", "--out", other + "2"}, 1, "rank 1"},
 		{[]string{"capture", "--endpoint", "tcp://h:1", "--ranks", "0", "--out", other + "2"}, 1, "--ranks"},
 		{[]string{"capture", "--help"}, 0, "token ids"},
+		{[]string{"record", other + "2", "--endpoint", "h:1"}, 1, "endpoint: got \"h:1\""},
+		{[]string{"record", other + "2", "--endpoint", "tcp://h:1", "--requests", "3"}, 1, "--requests"},
+		{[]string{"record", other + "2", "--ranks", "2"}, 1, "want --endpoint"},
+		{[]string{"record", "--help"}, 0, "the tokens in them"},
 		{[]string{"play", other + "3"}, 1, "no such file"},
 		{[]string{"play", other}, 1, "not a capture"},
 		{[]string{"play", other, "--speed=-1"}, 1, "--speed"},

@@ -35,7 +35,7 @@ type cli struct {
 	Script   scriptCmd   `cmd:"" help:"Run a protocol transcript and compare the answers."`
 	Bench    benchCmd    `cmd:"" help:"Measure a deployment: calls at a fixed rate, and the percentiles of what they take."`
 	Demo     demoCmd     `cmd:"" help:"Route a real trace on a simulated fleet, live, and compare policies."`
-	Record   recordCmd   `cmd:"" help:"Write a log of live requests for a replay: lengths, times and scrambled block hashes, no tokens."`
+	Record   recordCmd   `cmd:"" help:"Write a log of live requests for a replay: lengths, times and scrambled block hashes, no tokens. With --endpoint: what an engine publishes."`
 	Bridge   bridgeCmd   `cmd:"" help:"Speak for engines: their KV events and load, reported to the oracle."`
 	Discover discoverCmd `cmd:"" help:"Keep the fleet as a file, DNS or Kubernetes says it is."`
 	Replay   replayCmd   `cmd:"" help:"Serve your own request log with every policy in virtual time, and plot the difference."`

@@ -23,6 +23,35 @@ type recordCmd struct {
 	Model    string        `help:"Only this model; empty: all."`
 	For      time.Duration `help:"How long; 0: until interrupted." default:"0s"`
 	Requests int           `help:"End after so many requests; 0: do not." default:"0" placeholder:"N"`
+
+	Endpoint []string `help:"Record what an engine publishes here instead, as capture does: tcp://HOST:PORT or ipc://PATH; give it again for another." sep:"none"`
+	Bind     bool     `help:"With --endpoint: bind it and let the engine connect to it."`
+	Ranks    int      `help:"With --endpoint: data-parallel ranks behind each." default:"1"`
+	Topic    []string `help:"With --endpoint: only messages whose topic begins so." sep:"none"`
+	Messages uint64   `help:"With --endpoint: end after so many messages; 0: do not." default:"0" placeholder:"N"`
+	Quiet    bool     `help:"With --endpoint: no progress."`
+}
+
+// Help is the long help.
+func (c *recordCmd) Help() string {
+	return `Writes what "replay" reads: the oracle's requests, without tokens. With --endpoint it writes what "play" reads: the messages
+that an engine publishes about its cache, with the tokens in them; "capture" is another name for that.`
+}
+
+// engine is the command that records an engine; nil: the oracle's requests are meant.
+func (c *recordCmd) engine() (*captureCmd, error) {
+	if len(c.Endpoint) == 0 {
+		if c.Bind || c.Ranks != 1 || len(c.Topic) > 0 || c.Messages > 0 || c.Quiet {
+			return nil, errors.New("--bind, --ranks, --topic, --messages and --quiet: want --endpoint with them")
+		}
+		return nil, nil
+	}
+	if c.Model != "" || c.Requests != 0 {
+		return nil, errors.New("--model and --requests: they are about the oracle's requests, and --endpoint is an engine's")
+	}
+	return &captureCmd{
+		Endpoint: c.Endpoint, Bind: c.Bind, Ranks: c.Ranks, Topic: c.Topic, Out: c.File, For: c.For, Messages: c.Messages, Quiet: c.Quiet,
+	}, nil
 }
 
 // logLine is one request as replay reads it, with what was measured beside it.
@@ -43,16 +72,19 @@ type logLine struct {
 // Run writes until the time is up, the number reached, the command interrupted or the oracle gone. The file is whole in
 // every case.
 func (c *recordCmd) Run(e *env) error {
+	engine, err := c.engine()
+	if err != nil {
+		return err
+	}
+	if engine != nil {
+		return engine.Run(e)
+	}
 	conn, err := e.dial()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
-	if c.For > 0 {
-		// No deadline: the oracle would hear of that, and its end of the stream could be the first to come.
-		defer time.AfterFunc(c.For, cancel).Stop()
-	}
 	stream, err := kvoraclev1.NewFleetServiceClient(conn).RecordRequests(ctx, &kvoraclev1.RecordRequestsRequest{Model: c.Model})
 	if err != nil {
 		return err
@@ -60,6 +92,10 @@ func (c *recordCmd) Run(e *env) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err // before a file is made
+	}
+	if c.For > 0 {
+		// No deadline: the oracle would hear of that, and its end of the stream could be the first to come.
+		defer time.AfterFunc(c.For, cancel).Stop()
 	}
 	f, err := os.OpenFile(c.File, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 
 type routeCmd struct {
 	Model   string   `help:"Model the prompt is for." default:"demo"`
-	Tokens  string   `help:"Token ids, separated by commas; a range is FROM-TO." placeholder:"IDS" required:""`
+	Tokens  string   `help:"Token ids, separated by commas; a range is FROM-TO." placeholder:"IDS" xor:"prompt" required:""`
+	Text    string   `help:"The prompt as text, for a fleet whose gateways have no tokenizer: it is matched with text that was sent before." xor:"prompt" required:""`
 	Lora    string   `help:"LoRA adapter, NAME or NAME@REVISION."`
 	Salt    string   `help:"Cache salt."`
 	Session string   `help:"Session the request belongs to."`
@@ -23,9 +24,21 @@ type routeCmd struct {
 
 // Run asks.
 func (c *routeCmd) Run(e *env) error {
-	tokens, err := parseTokens(c.Tokens)
-	if err != nil {
-		return err
+	req := &kvoraclev1.RouteRequest{
+		Model:         c.Model,
+		Prompt:        &kvoraclev1.RouteRequest_Text{Text: c.Text},
+		CacheSalt:     c.Salt,
+		SessionId:     c.Session,
+		DeniedWorkers: c.Deny,
+		DryRun:        !c.Book,
+		Explain:       c.Explain,
+	}
+	if c.Tokens != "" {
+		tokens, err := parseTokens(c.Tokens)
+		if err != nil {
+			return err
+		}
+		req.Prompt = &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: tokens}}
 	}
 	conn, err := e.dial()
 	if err != nil {
@@ -33,15 +46,6 @@ func (c *routeCmd) Run(e *env) error {
 	}
 	ctx, cancel := e.call()
 	defer cancel()
-	req := &kvoraclev1.RouteRequest{
-		Model:         c.Model,
-		Prompt:        &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: tokens}},
-		CacheSalt:     c.Salt,
-		SessionId:     c.Session,
-		DeniedWorkers: c.Deny,
-		DryRun:        !c.Book,
-		Explain:       c.Explain,
-	}
 	if name, rev, _ := strings.Cut(c.Lora, "@"); name != "" {
 		req.Lora = &kvoraclev1.LoraAdapter{Name: name, Revision: rev}
 	}
