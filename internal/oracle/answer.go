@@ -2,7 +2,6 @@ package oracle
 
 import (
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -39,9 +38,13 @@ type RouteRequest struct {
 // asked sums up what must be the same in a request that has the name of another, for the other's answer to be its own: an
 // answer says what is cached, which must not be told across salts.
 func (r *RouteRequest) asked() uint64 {
-	return named64(strings.Join([]string{
-		r.Model, r.LoRAName, r.LoRARevision, r.CacheSalt, strconv.Itoa(r.Prompt.Length), strconv.FormatBool(r.IsPair),
-	}, "\x00"))
+	var room [256]byte
+	b := room[:0]
+	for _, name := range [...]string{r.Model, r.LoRAName, r.LoRARevision, r.CacheSalt} {
+		b = append(append(b, name...), 0)
+	}
+	b = strconv.AppendInt(b, int64(r.Prompt.Length), 10)
+	return block.Sum(strconv.AppendBool(append(b, 0), r.IsPair))
 }
 
 // Prompt is tokens, or local hashes with their block size and the token count. Either may be packed: as they lie on the

@@ -24,7 +24,8 @@ type guesses struct {
 	tree    guessTree
 	living  map[load.DecisionID]*guess
 	queue   []*guess // a heap; see guessqueue.go
-	targets map[fleet.TargetID]map[*guess]struct{}
+	targets []*guess // by TargetID: the newest of those there, see guess.next
+	free    *guess   // gone ones for reuse, linked through next
 	blocks  int
 	max     int
 	forgone uint64        // prompts not remembered for want of room
@@ -39,6 +40,8 @@ type guess struct {
 	at     time.Time // when it goes
 	place  int       // in the queue
 	ended  bool      // its request has finished
+
+	next, prev *guess // of the same target
 }
 
 // len is how many leading blocks of the prompt are still believed to be there.
@@ -56,11 +59,10 @@ const guessMost = 2 * time.Minute
 
 func newGuesses(maxBlocks int, after time.Duration) *guesses {
 	return &guesses{
-		tree:    newGuessTree(),
-		living:  make(map[load.DecisionID]*guess),
-		targets: make(map[fleet.TargetID]map[*guess]struct{}),
-		max:     maxBlocks,
-		after:   after,
+		tree:   newGuessTree(),
+		living: make(map[load.DecisionID]*guess),
+		max:    maxBlocks,
+		after:  after,
 	}
 }
 
@@ -82,16 +84,31 @@ func (g *guesses) add(id load.DecisionID, target fleet.TargetID, chain []block.I
 		g.forgone++
 		return
 	}
-	x := &guess{id: id, target: target, end: g.tree.add(chain, target), at: now.Add(guessMost)}
+	x := g.free
+	if x == nil {
+		x = new(guess)
+	} else {
+		g.free = x.next
+	}
+	*x = guess{id: id, target: target, end: g.tree.add(chain, target), at: now.Add(guessMost), next: g.of(target)}
+	if x.next != nil {
+		x.next.prev = x
+	}
+	if n := int(target) + 1 - len(g.targets); n > 0 {
+		g.targets = append(g.targets, make([]*guess, n)...)
+	}
+	g.targets[target] = x
 	g.blocks += len(chain)
 	g.living[id] = x
-	own := g.targets[target]
-	if own == nil {
-		own = make(map[*guess]struct{})
-		g.targets[target] = own
-	}
-	own[x] = struct{}{}
 	g.push(x)
+}
+
+// of is the newest guess of a target, or nil.
+func (g *guesses) of(target fleet.TargetID) *guess {
+	if int64(target) >= int64(len(g.targets)) {
+		return nil
+	}
+	return g.targets[target]
 }
 
 // believed is what is still expected of a prompt under way: its leading blocks, but for what its target has reported gone
@@ -134,12 +151,18 @@ func (g *guesses) shorten(x *guess, n int) {
 	if n > 0 {
 		return
 	}
-	own := g.targets[x.target]
-	if delete(own, x); len(own) == 0 {
-		delete(g.targets, x.target)
+	if x.prev == nil {
+		g.targets[x.target] = x.next
+	} else {
+		x.prev.next = x.next
+	}
+	if x.next != nil {
+		x.next.prev = x.prev
 	}
 	delete(g.living, x.id)
 	g.unqueue(x.place)
+	*x = guess{next: g.free}
+	g.free = x
 }
 
 // expire drops what is due. It returns what nobody has said the end of.
@@ -161,8 +184,8 @@ func (g *guesses) expire(now time.Time) (out []unheard) {
 func (g *guesses) evicted(target fleet.TargetID, ids []block.ID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	own := g.targets[target]
-	if len(own) == 0 || !g.tree.mayHave(ids) {
+	own := g.of(target)
+	if own == nil || !g.tree.mayHave(ids) {
 		return
 	}
 	gone := make(map[block.ID]struct{}, len(ids))
@@ -176,7 +199,7 @@ func (g *guesses) evicted(target fleet.TargetID, ids []block.ID) {
 	}
 	var cuts []cut
 	seen := make(map[*run]int)
-	for x := range own {
+	for x := own; x != nil; x = x.next {
 		n := x.len()
 		for r := x.end; r != nil; r = r.up {
 			k, ok := seen[r]
@@ -201,7 +224,7 @@ func (g *guesses) evicted(target fleet.TargetID, ids []block.ID) {
 func (g *guesses) cleared(target fleet.TargetID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for x := range g.targets[target] {
+	for x := g.of(target); x != nil; x = g.of(target) {
 		g.shorten(x, 0)
 	}
 }

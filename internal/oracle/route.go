@@ -94,6 +94,7 @@ type work struct {
 	picks  []int   // cands[i] is targets[picks[i]]
 	places []int32 // by TargetID; see place
 	marks  []uint64
+	req    policy.Request
 	choice policy.Decision
 	second policy.Decision // the shadow's
 	best   int             // targets[best] was booked
@@ -195,18 +196,21 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 	if expected == 0 {
 		expected = o.load.MeanOutput()
 	}
-	req := policy.Request{
+	req := &w.req
+	*req = policy.Request{
 		PromptTokens: r.Prompt.Length, ExpectedOutput: expected, Turn: o.turn, Seed: o.turn * 0x9E3779B97F4A7C15,
 		Places: r.MaxAlternatives + 1,
 	}
-	choose := o.choose
+	var err error
 	switch {
 	case r.IsPair:
-		choose = o.choosePair
+		err = o.choosePair(r, req, now, w)
 	case w.roster != nil:
-		choose = o.pick
+		err = o.pick(r, req, now, w)
+	default:
+		err = o.choose(r, req, now, w)
 	}
-	if err := choose(r, &req, now, w); err != nil {
+	if err != nil {
 		return nil, err
 	}
 
@@ -238,12 +242,12 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 	}
 	a := &made.answer
 	if r.Goals.IsSet() {
-		a.Goals, a.TPOT = r.Goals, policy.TPOT(&req, &w.cands[w.choice.Best])
+		a.Goals, a.TPOT = r.Goals, policy.TPOT(req, &w.cands[w.choice.Best])
 		a.MissesTTFT, a.MissesTPOT = r.Goals.Missed(score, a.TPOT)
 	}
 	if t != nil {
 		a.Waited, a.Position = now.Sub(t.came), t.position
-		t.holds(&req, &w.cands[w.choice.Best], score)
+		t.holds(req, &w.cands[w.choice.Best], score)
 	}
 	if a.Session == SessionStayed && best.id != w.last {
 		a.Session = SessionMoved
@@ -268,8 +272,8 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 		}
 		uncached, prefill = 0, 0
 	}
-	if !r.IsPair {
-		a.Shadow = o.shadow(req, w)
+	if !r.IsPair && w.rules.shadow != nil {
+		a.Shadow = o.shadow(*req, w)
 	}
 	o.turn++
 	if o.turn%watchEvery == 0 && !r.Prompt.IsText {

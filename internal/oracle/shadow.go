@@ -29,12 +29,9 @@ type Shadow struct {
 	TTFT float64
 }
 
-// shadow asks the second policy, if there is one, for a decision that will be booked. The caller holds deciding.
+// shadow asks the second policy, which there is, for a decision that will be booked. The caller holds deciding.
 func (o *Oracle) shadow(req policy.Request, w *work) *Shadow {
 	second := w.rules.shadow
-	if second == nil {
-		return nil
-	}
 	req.Places = 1
 	second.Choose(&req, w.cands, &w.second)
 	theirs := w.second.Best

@@ -7,19 +7,21 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// instruments are the synchronous ones, made from the table.
+// instruments are those that are told, and those that the observer counts itself, made from the table.
 type instruments struct {
 	shadows    metric.Int64Counter
 	targets    metric.Int64Counter // as predicted
 	reached    metric.Int64Counter // as measured
 	shadowCost metric.Float64Histogram
 
-	decisions, promptTokens, matchedTokens, refused, panics        metric.Int64Counter
+	decisions, promptTokens, matchedTokens, progress metric.Int64ObservableCounter // see observer.observe
+
+	refused, panics                                                metric.Int64Counter
 	picked, prompted, unobserved, tokenized                        metric.Int64Counter
 	blockChanges, blockOperations, blockRefusals                   metric.Int64Counter
 	blockBatches, blockDigests                                     metric.Int64Counter
 	snapshots, resyncs, samples                                    metric.Int64Counter
-	progress, cachedTokens, released, workerEvents                 metric.Int64Counter
+	cachedTokens, released, workerEvents                           metric.Int64Counter
 	decisionDuration, matchedShare, firstToken, firstTokenDistance metric.Float64Histogram
 	cachedDistance                                                 metric.Int64Histogram
 	closed, reloads                                                metric.Int64Counter
@@ -108,10 +110,10 @@ func (b *builder) done() error {
 
 func newInstruments(b *builder) instruments {
 	return instruments{
-		decisions:          b.counter(mDecisions),
+		decisions:          b.total(mDecisions),
 		decisionDuration:   b.histogram(mDecisionDuration),
-		promptTokens:       b.counter(mPromptTokens),
-		matchedTokens:      b.counter(mMatchedTokens),
+		promptTokens:       b.total(mPromptTokens),
+		matchedTokens:      b.total(mMatchedTokens),
 		matchedShare:       b.histogram(mMatchedShare),
 		refused:            b.counter(mRefused),
 		panics:             b.counter(mPanics),
@@ -139,7 +141,7 @@ func newInstruments(b *builder) instruments {
 		snapshots:          b.counter(mSnapshots),
 		resyncs:            b.counter(mResyncs),
 		samples:            b.counter(mSamples),
-		progress:           b.counter(mProgress),
+		progress:           b.total(mProgress),
 		firstToken:         b.histogram(mFirstToken),
 		firstTokenDistance: b.histogram(mFirstTokenError),
 		cachedTokens:       b.counter(mCachedTokens),

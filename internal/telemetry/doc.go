@@ -27,6 +27,7 @@
 // Concurrency: all methods may be called concurrently; none blocks and none takes a lock of the oracle, except that
 // collecting the gauges calls the function given to Watch.
 //
-// Cost: attribute sets are made once and then found by a map lookup. A decision takes about 0.8 us of processor time for
-// each reader of metrics and allocates nothing; an unsampled StartDecision takes a few nanoseconds.
+// Cost: attribute sets are made once and then found by a map lookup; what every decision counts is counted here and only
+// read by readers (tally.go). A decision's two histograms take about 0.2 us of processor time each for each reader of
+// metrics, and nothing is allocated; an unsampled StartDecision takes a few nanoseconds.
 package telemetry

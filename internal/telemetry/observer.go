@@ -19,10 +19,11 @@ type observer struct {
 	// bg is what instruments want and measurements here do not have: they are made under locks, far from any request.
 	bg context.Context //nolint:containedctx // never cancelled, carries nothing
 
-	decisions *sets[decisionKey]
+	decisions *tally[decisionKey]
+	prompt    *tally[struct{}]
+	matched   *tally[fleet.Tier]
+	progress  *tally[progressKey]
 	shadows   *sets[shadowKey]
-	tiers     *sets[fleet.Tier]
-	progress  *sets[progressKey]
 	refused   *sets[refusedKey]
 	resyncs   *sets[oracle.ResyncReason]
 	reloads   *sets[reloadKey]
@@ -59,7 +60,7 @@ func newObserver(in instruments) *observer {
 	return &observer{
 		in: in,
 		bg: context.Background(),
-		decisions: newSets(func(k decisionKey) []attribute.KeyValue {
+		decisions: newTally(func(k decisionKey) []attribute.KeyValue {
 			return []attribute.KeyValue{
 				attribute.String(kPolicy, k.policy), attribute.String(kReason, k.reason.String()),
 				attribute.String(kBlocks, k.blocks.String()), attribute.String(kLoad, k.load.String()),
@@ -71,10 +72,11 @@ func newObserver(in instruments) *observer {
 				attribute.String(kPolicy, k.policy), attribute.String(kShadow, k.shadow), attribute.Bool(kAgrees, k.agrees),
 			}
 		}),
-		tiers: newSets(func(t fleet.Tier) []attribute.KeyValue {
+		prompt: newTally(func(struct{}) []attribute.KeyValue { return nil }),
+		matched: newTally(func(t fleet.Tier) []attribute.KeyValue {
 			return []attribute.KeyValue{attribute.String(kTier, t.String())}
 		}),
-		progress: newSets(func(k progressKey) []attribute.KeyValue {
+		progress: newTally(func(k progressKey) []attribute.KeyValue {
 			return []attribute.KeyValue{attribute.String(kStep, k.step.String()), attribute.String(kOutcome, k.outcome.String())}
 		}),
 		refused: newSets(func(k refusedKey) []attribute.KeyValue {
@@ -103,10 +105,19 @@ func newObserver(in instruments) *observer {
 // method is a full method name as OpenTelemetry writes it.
 func method(full string) string { return strings.TrimPrefix(full, "/") }
 
+// observe tells the counters that are read when somebody collects: matched before prompt, which are counted the other way
+// round, so that no more is ever matched than was asked.
+func (o *observer) observe(to metric.Observer) {
+	o.decisions.observe(to, o.in.decisions)
+	o.matched.observe(to, o.in.matchedTokens)
+	o.prompt.observe(to, o.in.promptTokens)
+	o.progress.observe(to, o.in.progress)
+}
+
 // Decided implements oracle.Observer.
 func (o *observer) Decided(a *oracle.Answer, took time.Duration) {
 	booked := a.Decision != 0
-	o.in.decisions.Add(o.bg, 1, o.decisions.of(decisionKey{a.Policy, a.Reason, a.Blocks, a.Load, booked}).add...)
+	o.decisions.add(decisionKey{a.Policy, a.Reason, a.Blocks, a.Load, booked}, 1)
 	o.in.decisionDuration.Record(o.bg, took.Seconds())
 	if s := a.Shadow; s != nil {
 		o.in.shadows.Add(o.bg, 1, o.shadows.of(shadowKey{a.Policy, s.Policy, s.Agrees}).add...)
@@ -120,11 +131,11 @@ func (o *observer) Decided(a *oracle.Answer, took time.Duration) {
 	if !booked || a.PromptTokens <= 0 {
 		return
 	}
-	o.in.promptTokens.Add(o.bg, int64(a.PromptTokens))
+	o.prompt.add(struct{}{}, int64(a.PromptTokens))
 	left := a.PromptTokens
 	for t, n := range a.Matched {
 		if n = min(n, left); n > 0 {
-			o.in.matchedTokens.Add(o.bg, int64(n), o.tiers.of(fleet.Tier(t)).add...)
+			o.matched.add(fleet.Tier(t), int64(n))
 			left -= n
 		}
 	}
@@ -180,7 +191,7 @@ func (o *observer) Sample(applied bool) {
 
 // Progress implements oracle.Observer.
 func (o *observer) Progress(step oracle.Step, outcome oracle.Outcome) {
-	o.in.progress.Add(o.bg, 1, o.progress.of(progressKey{step, outcome}).add...)
+	o.progress.add(progressKey{step, outcome}, 1)
 }
 
 // Prediction implements oracle.Observer.

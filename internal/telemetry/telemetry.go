@@ -99,6 +99,13 @@ func (t *Telemetry) build(ctx context.Context, cfg *Config) error {
 	if err := b.done(); err != nil {
 		return err
 	}
+	in := &t.observer.in
+	if _, err := t.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		t.observer.observe(o)
+		return nil
+	}, in.decisions, in.promptTokens, in.matchedTokens, in.progress); err != nil {
+		return err
+	}
 	return t.buildTracing(ctx, cfg, sdktrace.WithResource(res))
 }
 

@@ -15,8 +15,8 @@ import (
 )
 
 // Question is a RouteRequest, or the RouteStreamRequest around it, read without making a slice of its tokens or hashes:
-// they stay where they were received, and are hashed from there. Everything else of the message is decoded by protobuf-go
-// from a copy without the array, so a Question is what protobuf-go would have made of the same bytes, in every case: where
+// they stay where they were received, and are hashed from there. Single values are read here (scalars.go), and everything else
+// of the message is decoded by protobuf-go from a copy without those and the array, so a Question is what protobuf-go would have made of the same bytes, in every case: where
 // the array is not one packed field, the whole message goes to protobuf-go. Only Request sees more: a message that was sent
 // with its prompt in two forms has one to protobuf-go, and is refused.
 //
@@ -31,8 +31,9 @@ type Question struct {
 	form   form
 	forms  forms // those that the bytes had, if there may be several; a message keeps the last
 
-	skeleton, inner, prompt []byte // working memory
-	request                 oracle.RouteRequest
+	skeleton, prompt []byte // working memory
+	model            string // of the last question, which most have in common
+	request          oracle.RouteRequest
 }
 
 // form is what the packed bytes of a question are.
@@ -60,8 +61,8 @@ const mostWorking = 64 << 10
 
 // Reset lets go of everything but working memory.
 func (q *Question) Reset() {
-	if cap(q.skeleton)+cap(q.inner)+cap(q.prompt) > mostWorking {
-		q.skeleton, q.inner, q.prompt = nil, nil, nil
+	if cap(q.skeleton)+cap(q.prompt) > mostWorking {
+		q.skeleton, q.prompt = nil, nil
 	}
 	q.route.Reset()
 	q.envelope.Reset()
@@ -78,7 +79,7 @@ func (q *Question) Read(pieces [][]byte) error {
 	skeleton, ok := q.scan(&s, s.left, q.skeleton[:0])
 	q.skeleton = skeleton
 	if ok {
-		return proto.UnmarshalOptions{Merge: true}.Unmarshal(skeleton, &q.route)
+		return merge(skeleton, &q.route)
 	}
 	q.whole()
 	b := q.gather(pieces)
@@ -90,20 +91,24 @@ func (q *Question) Read(pieces [][]byte) error {
 func (q *Question) ReadStreamed(pieces [][]byte) error {
 	q.Reset()
 	s := newScanner(pieces)
-	skeleton, ok := q.scanEnvelope(&s)
-	q.skeleton = skeleton
+	ok, err := q.scanEnvelope(&s)
 	if ok {
-		if q.has {
-			q.envelope.Request = &q.route // merged into: one allocation less
-		}
-		return proto.UnmarshalOptions{Merge: true}.Unmarshal(skeleton, &q.envelope)
+		return err
 	}
 	q.whole()
 	b := q.gather(pieces)
 	q.forms = formsOfStreamed(b)
-	err := proto.Unmarshal(b, &q.envelope)
+	err = proto.Unmarshal(b, &q.envelope)
 	q.has = q.envelope.GetRequest() != nil
 	return err
+}
+
+// merge reads what of a message is not read here.
+func merge(skeleton []byte, m proto.Message) error {
+	if len(skeleton) == 0 {
+		return nil
+	}
+	return proto.UnmarshalOptions{Merge: true}.Unmarshal(skeleton, m)
 }
 
 // whole forgets what a scan found.
@@ -122,34 +127,41 @@ func (q *Question) gather(pieces [][]byte) []byte {
 	return b
 }
 
-// scanEnvelope copies a RouteStreamRequest without its question's array.
-func (q *Question) scanEnvelope(s *scanner) (skeleton []byte, ok bool) {
-	skeleton = q.skeleton[:0]
+// scanEnvelope reads a RouteStreamRequest but for its question's array. The error is of what protobuf-go had to read.
+func (q *Question) scanEnvelope(s *scanner) (ok bool, err error) {
 	for s.left > 0 {
 		num, kind, size, ok := s.field()
 		if !ok {
-			return skeleton, false
+			return false, nil
 		}
-		if num != fieldRequest || kind != protowire.BytesType {
-			if skeleton, ok = s.keep(skeleton, num, kind, size); !ok {
-				return skeleton, false
+		if num == fieldRequest && kind == protowire.BytesType {
+			if q.has { // twice is merged into one
+				return false, nil
+			}
+			q.has, q.envelope.Request = true, &q.route
+			if q.skeleton, ok = q.scan(s, size, q.skeleton[:0]); !ok {
+				return false, nil
+			}
+			if err := merge(q.skeleton, &q.route); err != nil {
+				return true, err
 			}
 			continue
 		}
-		if q.has { // twice is merged into one
-			return skeleton, false
+		is, ok := scalarOf(s, &q.envelope, num, kind, size)
+		if !is && ok { // none that this version knows
+			if q.skeleton, ok = s.keep(q.skeleton[:0], num, kind, size); ok {
+				err = merge(q.skeleton, &q.envelope)
+			}
 		}
-		q.has = true
-		if q.inner, ok = q.scan(s, size, q.inner[:0]); !ok {
-			return skeleton, false
+		if !ok || err != nil {
+			return ok, err
 		}
-		skeleton = protowire.AppendTag(skeleton, num, kind)
-		skeleton = protowire.AppendBytes(skeleton, q.inner)
 	}
-	return skeleton, true
+	return true, nil
 }
 
-// scan copies the RouteRequest of the next size bytes to dst, all but the array.
+// scan reads the single values of the RouteRequest of the next size bytes, notes where its array lies, and copies the rest to
+// dst.
 func (q *Question) scan(s *scanner, size int, dst []byte) (_ []byte, ok bool) {
 	after := s.left - size
 	for s.left > after {
@@ -172,7 +184,10 @@ func (q *Question) scan(s *scanner, size int, dst []byte) (_ []byte, ok bool) {
 			if isPrompt {
 				q.form = text
 			}
-			dst, ok = s.keep(dst, num, kind, n)
+			var is bool
+			if is, ok = q.scalar(s, &q.route, num, kind, n); !is && ok {
+				dst, ok = s.keep(dst, num, kind, n)
+			}
 		}
 		if !ok {
 			return dst, false

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -134,7 +136,7 @@ func questionBytes(t testing.TB) [][]byte {
 		RequestId: "r", Model: "m", Prompt: tokens(1, 2, 300_000, 1<<32-1), Lora: &kvoraclev1.LoraAdapter{Name: "l"}, CacheSalt: "s",
 		ExpectedOutputTokens: 300, SessionId: "c", Phase: kvoraclev1.Phase_PHASE_PREFILL, AllowedWorkers: []string{"a", "b"},
 		DeniedWorkers: []string{"c"}, RequiredLabels: map[string]string{"k": "v"}, Explain: true, DryRun: true, MaxAlternatives: 3,
-		Priority: -7, TenantId: "t", MaxQueueSeconds: 1.5, PreferredLabels: map[string]string{"p": "q"},
+		Priority: -7, TenantId: "t", MaxQueueSeconds: 1.5, TtftTargetSeconds: 2, TpotTargetSeconds: math.Inf(1), PreferredLabels: map[string]string{"p": "q"},
 	}
 	hashed := proto.CloneOf(full)
 	hashed.Prompt = hashes(block.Scheme, 4, 9, 2)
@@ -167,7 +169,7 @@ func questionBytes(t testing.TB) [][]byte {
 		{0x22, 2, 0x1a, 8},
 		join(part, []byte{0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02}),
 		envelope, join(envelope, envelope), marshal(&kvoraclev1.RouteStreamRequest{Tag: 3}), marshal(&kvoraclev1.RouteStreamRequest{Request: hashed}),
-		{0x12, 0},
+		{0x12, 0}, {0x12, 1, 0xff}, {0x5a, 1, 0xff}, {0xba, 1, 1, 0x80},
 		join([]byte{0x12, byte(len(part))}, part, []byte{8, 5}), join([]byte{0x12, byte(len(part) + 1)}, part),
 	}
 }
@@ -178,6 +180,33 @@ func TestQuestionIsWhatProtobufReads(t *testing.T) {
 		for _, cuts := range [][]byte{nil, {1}, {2, 0, 3}, {5, 7, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}} {
 			compareQuestion(t, &q, data, cuts)
 		}
+	}
+}
+
+// TestAnyFieldsAreWhatProtobufReads reads random fields of all numbers and kinds, in any order, repeated, and cut anywhere.
+func TestAnyFieldsAreWhatProtobufReads(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 6))
+	var q Question
+	for range 1000 {
+		var data []byte
+		for range r.IntN(6) {
+			num := protowire.Number(1 + r.IntN(25))
+			switch r.IntN(8) {
+			case 0:
+				data = protowire.AppendFixed32(protowire.AppendTag(data, num, protowire.Fixed32Type), r.Uint32())
+			case 1, 2:
+				data = protowire.AppendFixed64(protowire.AppendTag(data, num, protowire.Fixed64Type), math.Float64bits(float64(r.IntN(4))))
+			case 3, 4, 5:
+				data = protowire.AppendVarint(protowire.AppendTag(data, num, protowire.VarintType), r.Uint64()>>r.IntN(64))
+			default:
+				text := []string{"", "m", "another", "\xff", string(data)}[r.IntN(5)]
+				data = protowire.AppendString(protowire.AppendTag(data, num, protowire.BytesType), text)
+			}
+		}
+		if r.IntN(8) == 0 {
+			data = data[:r.IntN(len(data)+1)]
+		}
+		compareQuestion(t, &q, data, []byte{byte(r.IntN(4)), byte(r.IntN(4)), byte(r.IntN(8))})
 	}
 }
 
