@@ -204,9 +204,10 @@ func (w *world) openLoop(ctx context.Context, method string, questions [][]byte,
 		if d := due - time.Since(begin); d > 0 {
 			time.Sleep(d)
 		}
+		at := due
 		wg.Go(func() {
 			id, err := ask(ctx, w.raw, method, questions[i%len(questions)])
-			took := time.Since(begin) - due
+			took := time.Since(begin) - at
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
