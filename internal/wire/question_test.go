@@ -169,7 +169,10 @@ func questionBytes(t testing.TB) [][]byte {
 		{0x22, 2, 0x1a, 8},
 		join(part, []byte{0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02}),
 		envelope, join(envelope, envelope), marshal(&kvoraclev1.RouteStreamRequest{Tag: 3}), marshal(&kvoraclev1.RouteStreamRequest{Request: hashed}),
-		{0x12, 0}, {0x12, 1, 0xff}, {0x5a, 1, 0xff}, {0xba, 1, 1, 0x80},
+		{0x12, 0},
+		{0x12, 1, 0xff},
+		{0x5a, 1, 0xff},
+		{0xba, 1, 1, 0x80},
 		join([]byte{0x12, byte(len(part))}, part, []byte{8, 5}), join([]byte{0x12, byte(len(part) + 1)}, part),
 	}
 }
