@@ -129,6 +129,16 @@ type Config struct {
 	// LoRA adapter (the revision may be left out), separated by commas. A name that is not here stands for itself. Empty: none.
 	ModelNames string
 
+	// ExtProcMaxQueue is how long a request that Envoy asks about waits for a place while all workers that could take it are at
+	// their limits; its headers may ask for less. Set Envoy's message_timeout longer. 0: it is answered with 429 at once.
+	ExtProcMaxQueue time.Duration
+	// Objectives are the priorities of the objectives that requests name (x-gateway-inference-objective): "name=priority",
+	// separated by commas; the higher goes first, one that is not here has 0. Empty: none.
+	Objectives string
+	// FirstByteIsToken says that engines send nothing of a streamed answer before its first token, so that Envoy's access log
+	// tells when that came. vLLM and SGLang send their headers at once: false.
+	FirstByteIsToken bool
+
 	// Reflection shows the schema to tools like grpcurl.
 	Reflection bool
 	// SlowCall is the time from which a unary call is logged as slow. 0: never.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,7 +29,12 @@ func (s *Server) newExtProc() *extproc.Service {
 		BodyTimeout:   s.cfg.ExtProcBodyTimeout,
 		SessionHeader: strings.ToLower(s.cfg.SessionHeader),
 		Models:        models,
+
+		Queue:            extproc.Queue{MaxWait: s.cfg.ExtProcMaxQueue},
+		FirstByteIsToken: s.cfg.FirstByteIsToken,
+		Guard:            s.rescuedLoop,
 	}
+	cfg.Queue.Objectives, _ = parseObjectives(s.cfg.Objectives)
 	if s.cfg.TokenizeURL != "" {
 		cfg.Tokenize = tokenize.New(tokenize.Config{
 			URL: s.cfg.TokenizeURL, Budget: s.cfg.TokenizeBudget, MaxTokens: s.cfg.MaxPromptTokens,
@@ -66,6 +72,29 @@ func (o pickObserver) Prompted(x extproc.Source) { o.tel.Prompted(x.String()) }
 
 // Unobserved implements extproc.Observer.
 func (o pickObserver) Unobserved() { o.tel.Unobserved() }
+
+// Logged implements extproc.Observer.
+func (o pickObserver) Logged(x extproc.Entry) { o.tel.Logged(x.String()) }
+
+// parseObjectives reads Config.Objectives: "name=priority", separated by commas.
+func parseObjectives(s string) (map[string]int32, error) {
+	out := make(map[string]int32)
+	if s == "" {
+		return out, nil
+	}
+	for one := range strings.SplitSeq(s, ",") {
+		name, value, ok := strings.Cut(one, "=")
+		n, err := strconv.ParseInt(value, 10, 32)
+		if !ok || name == "" || len(name) > maxModelName || err != nil {
+			return nil, fmt.Errorf("got %q, want name=priority, a whole number of 32 bits", one)
+		}
+		if _, twice := out[name]; twice {
+			return nil, fmt.Errorf("%q comes twice", name)
+		}
+		out[name] = int32(n)
+	}
+	return out, nil
+}
 
 // parseModels reads Config.ModelNames: "name=model", "name=model+adapter" or "name=model+adapter@revision", separated by
 // commas.

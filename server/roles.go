@@ -24,7 +24,8 @@ const anyRole = access.Gateway | access.Worker | access.Operator | access.Monito
 func rolesOf() map[string]access.Role {
 	const gateways, readers = access.Gateway | access.Operator, access.Gateway | access.Operator | access.Monitor
 	return map[string]access.Role{
-		"/envoy.service.ext_proc.v3.ExternalProcessor/Process": access.Gateway,
+		"/envoy.service.ext_proc.v3.ExternalProcessor/Process":          access.Gateway,
+		"/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs": access.Gateway,
 		// With explain, also an operator: see mayExplain.
 		kvoraclev1.RouteService_Route_FullMethodName:          gateways,
 		kvoraclev1.RouteService_RouteStream_FullMethodName:    gateways,

@@ -39,6 +39,9 @@ func (c Config) Validate() error {
 	if _, err := parseModels(c.ModelNames); err != nil {
 		f.add("ModelNames: %w", err)
 	}
+	if _, err := parseObjectives(c.Objectives); err != nil {
+		f.add("Objectives: %w", err)
+	}
 	if c.ShadowPolicy != "" && !slices.Contains(policy.Names(), c.ShadowPolicy) {
 		f.add("ShadowPolicy: got %q, want one of %s", c.ShadowPolicy, strings.Join(policy.Names(), ", "))
 	}
@@ -172,6 +175,7 @@ func (f *faults) durations(c *Config) {
 		{"ReportFresh", c.ReportFresh, 0},
 		{"GuessLinger", c.GuessLinger, 0},
 		{"ExtProcBodyTimeout", c.ExtProcBodyTimeout, 0},
+		{"ExtProcMaxQueue", c.ExtProcMaxQueue, 0},
 		{"TokenizeBudget", c.TokenizeBudget, 0},
 	} {
 		if d.value < d.least {

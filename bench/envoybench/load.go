@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // talks is how many different prompts there are.
@@ -41,8 +43,8 @@ func load(url string, bodies [][]byte, rate int, window time.Duration) ([]float6
 	start := time.Now()
 	for i := range n {
 		due := start.Add(time.Duration(i) * time.Second / time.Duration(rate))
-		if d := time.Until(due); d > 0 {
-			time.Sleep(d)
+		if err := await(due); err != nil {
+			return nil, err
 		}
 		wait.Go(func() {
 			errs[i] = one(c, url, bytes.NewReader(bodies[i%len(bodies)]), nil)
@@ -51,6 +53,21 @@ func load(url string, bodies [][]byte, rate int, window time.Duration) ([]float6
 	}
 	wait.Wait()
 	return times, errors.Join(errs...)
+}
+
+// await sleeps by the system's clock: Go's own timers are late by up to a millisecond while a program waits for its network, and
+// more so the less it does, which would be measured as latency and differ between the ways.
+func await(due time.Time) error {
+	for {
+		d := time.Until(due)
+		if d <= 0 {
+			return nil
+		}
+		t := unix.NsecToTimespec(d.Nanoseconds())
+		if err := unix.Nanosleep(&t, nil); err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // one sends a request and reads its answer.

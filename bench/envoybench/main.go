@@ -2,7 +2,8 @@
 // the body, and how much memory streams take. Envoy, kvoracle and this program, which is client and worker, share the
 // machine.
 //
-// Rounds of the two ways alternate in one run, each with requests at a fixed rate whatever the answers do (an open loop: a
+// Rounds of the ways alternate in one run (without kvoracle; with it and its access log, which the bars are about; and with the
+// observer of responses too), each with requests at a fixed rate whatever the answers do (an open loop: a
 // late answer delays no other's start, and is counted from when it was due). What is added is the difference of their quantiles
 // in one round; the bar is about the median of the rounds.
 package main
@@ -38,7 +39,7 @@ func run(envoy, oracle string, rate, size int, window time.Duration, rounds, str
 	}
 	defer s.stop()
 	bodies := bodies(size)
-	for _, way := range []string{s.plain, s.picked} { // connections, caches, the first collections
+	for _, way := range []string{s.plain, s.picked, s.observed} { // connections, caches, the first collections
 		if _, err := load(way, bodies, rate, window/2); err != nil {
 			return err
 		}
@@ -53,14 +54,19 @@ func run(envoy, oracle string, rate, size int, window time.Duration, rounds, str
 		if err != nil {
 			return err
 		}
+		observed, err := load(s.observed, bodies, rate, window)
+		if err != nil {
+			return err
+		}
 		for _, at := range []struct {
 			name string
 			q    float64
 		}{{"p50", 0.5}, {"p99", 0.99}} {
-			a, b := bars.Quantile(plain, at.q)*1e6, bars.Quantile(picked, at.q)*1e6
+			a, b, c := bars.Quantile(plain, at.q)*1e6, bars.Quantile(picked, at.q)*1e6, bars.Quantile(observed, at.q)*1e6
 			q["plain "+at.name] = append(q["plain "+at.name], a)
 			q["picked "+at.name] = append(q["picked "+at.name], b)
 			q["added "+at.name] = append(q["added "+at.name], b-a)
+			q["observer adds "+at.name] = append(q["observer adds "+at.name], c-b)
 		}
 	}
 	decided, err := s.decided()
@@ -79,6 +85,8 @@ func run(envoy, oracle string, rate, size int, window time.Duration, rounds, str
 		{Name: "plain p99", Unit: "us"},
 		{Name: "picked p50", Unit: "us"},
 		{Name: "picked p99", Unit: "us"},
+		{Name: "observer adds p50", Unit: "us"},
+		{Name: "observer adds p99", Unit: "us"},
 		{Name: "added p50", Unit: "us", Limit: 250},
 		{Name: "added p99", Unit: "us", Limit: 1000},
 	} {

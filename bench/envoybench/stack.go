@@ -22,8 +22,8 @@ var config string
 
 // stack is Envoy, kvoracle and a worker.
 type stack struct {
-	plain, picked, duplex string // URLs of the ways through Envoy
-	ops                   string // of kvoracle
+	plain, picked, observed, duplex string // URLs of the ways through Envoy
+	ops                             string // of kvoracle
 
 	dir    string
 	oracle *exec.Cmd
@@ -100,7 +100,7 @@ func (s *stack) start(envoy, oracle string) error {
 
 func (s *stack) startEnvoy(binary, grpc, worker string) error {
 	ports := map[string]string{"ORACLE": grpc, "WORKER": worker}
-	for _, name := range []string{"PLAIN", "PICKED", "DUPLEX", "ADMIN"} {
+	for _, name := range []string{"PLAIN", "PICKED", "OBSERVED", "DUPLEX", "ADMIN"} {
 		a, err := free()
 		if err != nil {
 			return err
@@ -123,7 +123,8 @@ func (s *stack) startEnvoy(binary, grpc, worker string) error {
 	if err := s.envoy.Start(); err != nil {
 		return err
 	}
-	s.plain, s.picked, s.duplex = "http://"+ports["PLAIN"], "http://"+ports["PICKED"], "http://"+ports["DUPLEX"]
+	s.plain, s.picked = "http://"+ports["PLAIN"], "http://"+ports["PICKED"]
+	s.observed, s.duplex = "http://"+ports["OBSERVED"], "http://"+ports["DUPLEX"]
 	for range 300 {
 		resp, err := http.Get("http://" + ports["ADMIN"] + "/ready")
 		if err == nil {

@@ -43,6 +43,7 @@ type mode string
 
 const (
 	bufferedMode mode = "buffered" // deploy/envoy/envoy.yaml as it is
+	loggedMode   mode = "logged"   // the same without its observer: the access log alone tells of responses
 	duplexMode   mode = "duplex"   // as gateways of the inference extension do, both ways
 )
 
@@ -218,13 +219,28 @@ func (s *stack) startEnvoy(m mode) {
 		replace("port_value: 800"+strconv.Itoa(i+1), "port_value: "+port(e.address))
 	}
 	replace("message_timeout: 0.1s ", "message_timeout: 5s ") // this machine may be busy with something else
-	if m == duplexMode {
+	cut := func(from, to string) {
+		i := strings.Index(config, from)
+		j := strings.Index(config, to)
+		if i < 0 || j < i {
+			s.t.Fatalf("the configuration has no %q before %q", from, to)
+		}
+		config = config[:i] + config[j:]
+	}
+	if m != bufferedMode {
+		cut("          # The observer", "          - name: envoy.filters.http.router")
+	}
+	if m == duplexMode { // all of it by the request's own stream
+		cut("          # Tells kvoracle how each", "          route_config:")
+		cut("                initial_metadata:", "              failure_mode_allow: true # without")
+		cut("              request_attributes:", "              metadata_options:")
+		cut("          # Holds the headers back", "          - name: envoy.filters.http.router")
+		replace("request_header_mode: SKIP", "request_header_mode: SEND")
+		replace("response_header_mode: SKIP", "response_header_mode: SEND")
 		for _, x := range []string{"request", "response"} {
 			config = regexp.MustCompile(x+`_body_mode: (BUFFERED|NONE)`).ReplaceAllString(config, x+"_body_mode: FULL_DUPLEX_STREAMED")
 			replace(x+"_trailer_mode: SKIP", x+"_trailer_mode: SEND")
 		}
-		from, to := strings.Index(config, "          # The observer"), strings.Index(config, "          - name: envoy.filters.http.router")
-		config = config[:from] + config[to:]
 	}
 	dir := s.t.TempDir()
 	file, admin := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")

@@ -17,7 +17,7 @@ type instruments struct {
 	decisions, promptTokens, matchedTokens, progress metric.Int64ObservableCounter // see observer.observe
 
 	refused, panics                                                metric.Int64Counter
-	picked, prompted, unobserved, tokenized                        metric.Int64Counter
+	picked, prompted, unobserved, tokenized, logged                metric.Int64Counter
 	blockChanges, blockOperations, blockRefusals                   metric.Int64Counter
 	blockBatches, blockDigests                                     metric.Int64Counter
 	snapshots, resyncs, samples                                    metric.Int64Counter
@@ -120,6 +120,7 @@ func newInstruments(b *builder) instruments {
 		picked:             b.counter(mPicked),
 		prompted:           b.counter(mPrompted),
 		unobserved:         b.counter(mUnobserved),
+		logged:             b.counter(mLogged),
 		closed:             b.counter(mClosed),
 		reloads:            b.counter(mReloads),
 		saves:              b.counter(mSaves),

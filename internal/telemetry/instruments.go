@@ -53,6 +53,7 @@ const (
 	mPicked     = "kvoracle.extproc.requests"
 	mPrompted   = "kvoracle.extproc.prompts"
 	mUnobserved = "kvoracle.extproc.unobserved"
+	mLogged     = "kvoracle.accesslog.entries"
 	mTokenized  = "kvoracle.tokenize.requests"
 
 	mQueued     = "kvoracle.queue.depth"
@@ -156,6 +157,7 @@ func Instruments() []Instrument {
 		{mPicked, Counter, "{request}", "HTTP requests that Envoy asked about, by what it was told: decided; in_turn (no prompt to look at); unparsed, unknown_model, late or failed (they went on without a choice); no_endpoint (503), shed (429), too_large (413); overloaded (more was asked than can be answered: it went on without a choice); abandoned (gone before there was an answer).", []string{kOutcome}, nil},
 		{mPrompted, Counter, "{prompt}", "Prompts decided for Envoy, by what they were known by: token ids in the body, a tokenizer, or their text.", []string{kSource}, nil},
 		{mUnobserved, Counter, "{response}", "Responses that Envoy showed and whose decision is not known here: another replica's, or over already.", nil, nil},
+		{mLogged, Counter, "{entry}", "Entries of Envoy's access log, by what they did: ended a booking; alive (it lives on); unknown (of a decision of another replica's, or over already); foreign (nothing was booked for it); and lost, bookings given up since no entry came.", []string{kOutcome}, nil},
 		{mTokenized, Counter, "{request}", "Texts whose tokens an engine was asked for: asked, known (remembered); or done without: late, busy, failed, foreign (of a kind that is not asked about).", []string{kOutcome}, nil},
 
 		{mQueued, Gauge, "{question}", "Questions that wait for a place, all workers that could take them being at their limits.", nil, nil},

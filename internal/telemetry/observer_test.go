@@ -65,6 +65,7 @@ func everything(tel *telemetry.Telemetry) {
 	tel.Reloaded("access", true)
 	tel.Reloaded("certificate", false)
 	tel.Tokenized("asked")
+	tel.Logged("ended")
 }
 
 func TestEachReportIsCountedOnce(t *testing.T) {
@@ -118,6 +119,7 @@ func TestEachReportIsCountedOnce(t *testing.T) {
 		"kvoracle.extproc.requests{outcome=decided}":                                                     {1, 0},
 		"kvoracle.extproc.prompts{source=text}":                                                          {1, 0},
 		"kvoracle.tokenize.requests{outcome=asked}":                                                      {1, 0},
+		"kvoracle.accesslog.entries{outcome=ended}":                                                      {1, 0},
 		"kvoracle.extproc.unobserved":                                                                    {1, 0},
 		"kvoracle.queue.wait{outcome=served}":                                                            {0.5, 1},
 		"kvoracle.queue.wait{outcome=timeout}":                                                           {2, 1},

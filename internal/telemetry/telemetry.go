@@ -163,6 +163,11 @@ func (t *Telemetry) Prompted(source string) {
 // Unobserved counts one response that a proxy showed in vain.
 func (t *Telemetry) Unobserved() { t.observer.in.unobserved.Add(t.observer.bg, 1) }
 
+// Logged counts one entry of a proxy's access log. outcome comes from a closed set.
+func (t *Telemetry) Logged(outcome string) {
+	t.observer.count(t.observer.in.logged, t.observer.outcome, outcome, 1)
+}
+
 // Tokenized counts one text whose tokens an engine was asked for. outcome comes from a closed set.
 func (t *Telemetry) Tokenized(outcome string) {
 	t.observer.count(t.observer.in.tokenized, t.observer.outcome, outcome, 1)

@@ -47,6 +47,18 @@ type Config struct {
 	SessionHeader string
 	// Models says what names in requests stand for. A name that is not here stands for itself.
 	Models map[string]Model
+	// Queue says what headers may ask for while all workers are at their limits.
+	Queue Queue
+	// FirstByteIsToken says that engines send nothing of a streamed answer before its first token, so that an access log tells
+	// when that came. vLLM and SGLang send their headers at once: false.
+	FirstByteIsToken bool
+	// LogSilence is how long a booking is kept after its stream has ended, or after the last news, until the access log tells
+	// its end; default 2 min. It matters where Envoy is lost: a booking's lease may end it sooner.
+	LogSilence time.Duration
+	// MaxAwaited bounds the bookings that wait for that; default 65,536. What is beyond ends with its stream.
+	MaxAwaited int
+	// Guard runs what a call leaves to another goroutine, and makes an error of a panic there. nil: nothing does.
+	Guard func(ctx context.Context, f func() error) error
 	// Tokenize turns a request's text into token ids, if it can in the time it allows itself. nil: never.
 	Tokenize func(ctx context.Context, kind prompt.Kind, r *prompt.Request, body [][]byte) []uint32
 }
@@ -56,6 +68,8 @@ const (
 	defaultMaxTokens   = 1 << 20
 	defaultBodyTimeout = 30 * time.Second
 	defaultSession     = "x-session-id"
+	defaultLogSilence  = 2 * time.Minute
+	defaultMaxAwaited  = 1 << 16
 )
 
 func (c Config) withDefaults() Config {
@@ -73,6 +87,15 @@ func (c Config) withDefaults() Config {
 	}
 	if c.SessionHeader == "" {
 		c.SessionHeader = defaultSession
+	}
+	if c.LogSilence <= 0 {
+		c.LogSilence = defaultLogSilence
+	}
+	if c.MaxAwaited <= 0 {
+		c.MaxAwaited = defaultMaxAwaited
+	}
+	if c.Guard == nil {
+		c.Guard = func(_ context.Context, f func() error) error { return f() }
 	}
 	return c
 }
@@ -168,6 +191,8 @@ type Observer interface {
 	Prompted(s Source)
 	// Unobserved counts a response whose decision is not known here: another replica's, or over already.
 	Unobserved()
+	// Logged counts an entry of an access log, or a booking that was given up for want of one.
+	Logged(e Entry)
 }
 
 type nobody struct{}
@@ -175,3 +200,4 @@ type nobody struct{}
 func (nobody) Picked(Outcome)  {}
 func (nobody) Prompted(Source) {}
 func (nobody) Unobserved()     {}
+func (nobody) Logged(Entry)    {}

@@ -10,7 +10,8 @@
 //	             oracle is; 413: the body is longer than Config.MaxBody
 //
 // Bodies. BUFFERED: headers are answered at once, the choice comes with the body's answer, and Envoy's own message_timeout
-// bounds it all. FULL_DUPLEX_STREAMED: Envoy hands the body over and bounds nothing, so headers are answered when the body is
+// bounds it all. Where headers are not sent and the body comes with attributes of them (request_attributes), Envoy waits for one
+// answer and not for two. FULL_DUPLEX_STREAMED: Envoy hands the body over and bounds nothing, so headers are answered when the body is
 // complete, the body goes back in the pieces it came in (none longer than 62,000 bytes) and in order, and a body that is not
 // complete after Config.BodyTimeout goes on its way without a choice. In the other modes the prompt cannot be looked at in
 // time, and a worker is chosen in turn.
@@ -20,8 +21,11 @@
 //
 // Failing open. What is not understood (no JSON, a model nobody serves, a prompt beyond the limits) is for the engine to
 // judge: the request goes on without a choice, by Envoy's own fallback policy, and a header of that name that a client has
-// made up is removed. Where candidates were named, one of them is chosen in turn instead: there is no fallback then. A
-// request without a prompt (GET /v1/models) is sent to the workers in turn.
+// made up is removed. Where candidates were named, and in FULL_DUPLEX_STREAMED, which is how the extension is spoken, a worker is
+// chosen in turn instead, or the answer is 503: there is no fallback then. A request without a prompt (GET /v1/models) is sent to
+// the workers in turn.
+//
+// What a request wants (its tenant, priority, goals, and how long it may wait for a place) is in its headers: see wishes.
 //
 // Prompts are token ids where the body has them, or where Config.Tokenize finds them in time; else text, see internal/oracle.
 //
@@ -31,7 +35,14 @@
 // by a second filter in observability_mode, whose stream names the decision. The headers of a response are no first token:
 // engines send them before there is one.
 //
-//	each booking ends exactly once, at the latest with its stream and a short wait for its observer
+// Or the end is told by Envoy's gRPC access log, where a stream's own metadata (x-kvoracle-ends-by: access-log) says that it comes
+// here: then the stream may end with the choice, and the booking goes on until the log's entry for the request, which names the
+// decision in its metadata, says who has really served it and how it went. Entries on the way renew it. All of these tell the same
+// life, in any order:
+//
+//	each booking ends exactly once: with its stream and a short wait for its observer; or with its entry in the log, or when
+//	nothing was heard of it for Config.LogSilence
+//	lives of which the stream has ended <= Config.MaxAwaited
 //
 // Concurrency: a stream's messages are handled one at a time, by the goroutine that reads them or, for a body that is late,
 // by a timer; exchange.mu keeps them apart. life.mu is taken inside it, and the oracle's locks inside that. Lives are found by

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -41,17 +40,18 @@ const (
 type exchange struct {
 	s      *Service
 	stream extprocv3.ExternalProcessor_ProcessServer
+	byLog  bool // an access log tells the request's end
 
 	mu         sync.Mutex // guards what follows, and sending
 	isFirst    bool       // the first message was seen
 	hasHeaders bool       // the request's
+	isBodyOnly bool       // they came as attributes of its body
 	reqMode    bodyMode
 	respMode   bodyMode
 	stage      stage
 	kind       prompt.Kind
 	only       []string // the candidates named; nil: all
-	session    string
-	parent     string // traceparent
+	wishes     wishes
 	body       [][]byte
 	size       int
 	late       *time.Timer
@@ -87,7 +87,7 @@ func (x *exchange) take(m *extprocv3.ProcessingRequest) error {
 		x.only = candidates(m.GetMetadataContext())
 		return x.headers(r.RequestHeaders)
 	case *extprocv3.ProcessingRequest_RequestBody:
-		if !x.hasHeaders {
+		if !x.hasHeaders && !x.bodyOnly(m) {
 			return status.Error(codes.InvalidArgument, "want the request's headers before its body")
 		}
 		return x.chunk(r.RequestBody.GetBody(), r.RequestBody.GetEndOfStream())
@@ -122,33 +122,20 @@ func (x *exchange) take(m *extprocv3.ProcessingRequest) error {
 
 // headers begins a request.
 func (x *exchange) headers(h *extprocv3.HttpHeaders) error {
-	var method, path string
-	length := 0
 	for _, e := range h.GetHeaders().GetHeaders() {
 		v := string(e.GetRawValue())
 		if v == "" {
 			v = e.GetValue()
 		}
-		switch e.GetKey() {
-		case ":method":
-			method = v
-		case ":path":
-			path = v
-		case "content-length":
-			length, _ = strconv.Atoi(v) // whatever is no number is found out when the body comes
-		case "traceparent":
-			x.parent = v
-		case x.s.cfg.SessionHeader:
-			x.session = v
-		}
+		x.wishes.note(e.GetKey(), v, x.s.cfg.SessionHeader)
 	}
-	x.kind = prompt.KindOf(method, path)
+	x.kind = prompt.KindOf(x.wishes.method, x.wishes.path)
 	switch {
 	case h.GetEndOfStream() || x.kind == prompt.None || x.reqMode == none || x.reqMode == streamed:
 		return x.passOn(InTurn)
-	case x.s.cfg.Overloaded != nil && x.s.cfg.Overloaded(x.stream.Context()):
+	case x.isOverloaded():
 		return x.passOn(Overloaded) // before its body has come: none of it is kept
-	case length > x.s.cfg.MaxBody:
+	case x.wishes.length > x.s.cfg.MaxBody:
 		return x.refuse(TooLarge, x.tooLarge())
 	case x.reqMode == buffered || x.reqMode == partial:
 		return x.send(requestHeaders(nil)) // the body comes when this is answered
@@ -156,6 +143,22 @@ func (x *exchange) headers(h *extprocv3.HttpHeaders) error {
 		x.late = time.AfterFunc(x.s.cfg.BodyTimeout, x.isLate)
 		return nil
 	}
+}
+
+func (x *exchange) isOverloaded() bool {
+	return x.s.cfg.Overloaded != nil && x.s.cfg.Overloaded(x.stream.Context())
+}
+
+// bodyOnly begins a request whose headers are not sent, only what attributes say of them: Envoy waits for one answer instead of
+// two. It must keep the body, since the answer to the body is then where headers are changed.
+func (x *exchange) bodyOnly(m *extprocv3.ProcessingRequest) bool {
+	if x.reqMode != buffered && x.reqMode != partial || !x.wishes.attributed(m, x.s.cfg.SessionHeader) {
+		return false
+	}
+	x.hasHeaders, x.isBodyOnly = true, true
+	x.only = candidates(m.GetMetadataContext())
+	x.kind = prompt.KindOf(x.wishes.method, x.wishes.path)
+	return true
 }
 
 // passOn answers the headers of a request whose prompt is not looked at.
@@ -311,9 +314,17 @@ func (x *exchange) close() {
 
 // decide is x.verdict with its booking noted.
 func (x *exchange) decide(ctx context.Context) verdict {
+	if x.isBodyOnly { // what the headers would have been asked
+		switch {
+		case x.kind == prompt.None:
+			return x.inTurn(InTurn)
+		case x.isOverloaded():
+			return x.inTurn(Overloaded)
+		}
+	}
 	v := x.verdict(ctx)
 	if v.answer != nil && v.answer.Decision != 0 {
-		x.life = x.s.begin(v.answer, x.respMode != none, time.Now())
+		x.life = x.s.begin(v.answer, x.respMode != none, x.byLog, time.Now())
 	}
 	return v
 }
@@ -365,7 +376,7 @@ func tellHeaders(l *life, m *extprocv3.ProcessingRequest, h *extprocv3.HttpHeade
 		case ":status":
 			code, _ = strconv.Atoi(string(e.GetRawValue())) // 0 is like 200
 		case "content-type":
-			isStream = strings.HasPrefix(string(e.GetRawValue()), "text/event-stream")
+			isStream = isEventStream(string(e.GetRawValue()))
 		}
 	}
 	l.answered(ofBalancer(m.GetMetadataContext(), keyServed), code, isStream, h.GetEndOfStream())

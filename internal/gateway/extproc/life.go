@@ -7,21 +7,25 @@ import (
 	"github.com/kvoracle/kvoracle/internal/oracle"
 )
 
-// life is one booking, from the choice to the end of its request. The request's own stream and that of an observer tell it
-// what they see.
+// life is one booking, from the choice to the end of its request. The request's own stream, that of an observer and the
+// access log tell it what they see, in any order: its steps go forward only, and it ends once.
 type life struct {
 	s       *Service
 	answer  *oracle.Answer
 	seesAll bool          // response bodies come by the request's own stream: an observer has nothing to add
-	renewed time.Time     // guarded by Service.mu
+	byLog   bool          // an access log tells its end
+	renewed time.Time     // the last news; guarded by Service.mu
+	isLeft  bool          // its stream has ended, and the log's word is awaited; guarded by Service.mu
+	settles time.Time     // not zero: it has ended well, and its observer may still say more; guarded by Service.mu
 	over    chan struct{} // closed at the end
 
 	mu         sync.Mutex
 	isOver     bool
-	isAnswered bool // response headers were seen
-	isSeen     bool // response bodies are
-	isStream   bool // they come piece by piece
-	hasBegun   bool // the first has come
+	isAnswered bool   // response headers were seen
+	isSeen     bool   // response bodies are
+	isStream   bool   // they come piece by piece
+	hasBegun   bool   // the first has come
+	server     string // where it was last said to be; empty: not said
 	usage      usageReader
 }
 
@@ -46,7 +50,7 @@ func (l *life) end(step oracle.Step, change func(*oracle.Event)) {
 	l.tell(step, change)
 	l.isOver = true
 	close(l.over)
-	l.s.forget(l.answer.Decision)
+	l.s.forget(l)
 }
 
 // renew says that the request lives.
@@ -64,7 +68,7 @@ func (l *life) answered(served string, status int, isStream, isEnd bool) {
 		return
 	}
 	l.isAnswered, l.isStream = true, isStream
-	l.tell(oracle.Dispatched, func(e *oracle.Event) { e.Worker, e.Rank = l.server(served) })
+	l.dispatched(served)
 	switch {
 	case status >= 500:
 		l.end(oracle.Failed, nil)
@@ -75,8 +79,14 @@ func (l *life) answered(served string, status int, isStream, isEnd bool) {
 	}
 }
 
-// server finds the target that an address is. Nothing is said of one that is not known.
-func (l *life) server(address string) (worker string, rank int) {
+// dispatched tells who serves it. mu is held.
+func (l *life) dispatched(address string) {
+	l.server = address
+	l.tell(oracle.Dispatched, func(e *oracle.Event) { e.Worker, e.Rank = l.target(address) })
+}
+
+// target finds the target that an address is. Nothing is said of one that is not known.
+func (l *life) target(address string) (worker string, rank int) {
 	a := l.answer
 	if address == "" || address == oracle.HostPort(a.Target.Address) {
 		return a.Target.Worker, a.Target.Rank
@@ -133,11 +143,75 @@ func (l *life) watched() {
 	l.isSeen = true
 }
 
+// goesOn notes what the access log says of a request under way.
+func (l *life) goesOn(served string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isOver {
+		return false
+	}
+	if served != "" && served != l.server {
+		l.dispatched(served)
+	} else {
+		l.tell(oracle.Generating, nil)
+	}
+	l.s.heardOf(l, now)
+	return true
+}
+
+// logged notes the access log's last word: who has served it, how it went, and how long the first byte took where that is a
+// token.
+func (l *life) logged(served string, step oracle.Step, firstByte time.Duration, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isOver {
+		return false
+	}
+	if !l.isAnswered || served != "" && served != l.server {
+		l.isAnswered = true
+		l.dispatched(served)
+	}
+	if firstByte > 0 && !l.hasBegun {
+		l.hasBegun = true
+		l.tell(oracle.FirstToken, func(e *oracle.Event) { e.TTFT = firstByte.Seconds() })
+	}
+	switch {
+	case step != oracle.Finished:
+		l.end(step, nil)
+	case l.seesAll || l.isSeen:
+		// What was cached is said by another stream, whose end may come later than this; its beginning has come long ago.
+		l.s.settle(l, now.Add(observerWait))
+	default:
+		l.finish()
+	}
+	return true
+}
+
+// settled ends one that has ended well, with what was seen of it.
+func (l *life) settled() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.finish()
+}
+
+// lost ends one of which the access log says nothing.
+func (l *life) lost() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.isOver {
+		l.end(oracle.Cancelled, nil)
+		l.s.cfg.Observer.Logged(EntryLost)
+	}
+}
+
 // observerWait is how long the end of a request waits for its observer, whose messages come by another stream.
 const observerWait = 250 * time.Millisecond
 
 // left notes that the request's own stream has ended.
 func (l *life) left() {
+	if l.byLog && l.s.await(l) {
+		return
+	}
 	l.mu.Lock()
 	mayBeWatched := l.isAnswered && !l.seesAll && !l.isOver && (l.isSeen || l.s.hasObservers.Load())
 	l.mu.Unlock()

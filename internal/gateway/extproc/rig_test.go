@@ -13,10 +13,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
@@ -27,13 +29,17 @@ const blockSize = 4
 
 // rig is a service over a real oracle and a real connection.
 type rig struct {
-	t       *testing.T
-	o       *oracle.Oracle
-	s       *Service
-	client  extprocv3.ExternalProcessorClient
-	steps   chan string // of bookings, and the predictions at their ends
-	picked  chan Outcome
-	sources chan Source
+	t      *testing.T
+	o      *oracle.Oracle
+	s      *Service
+	client extprocv3.ExternalProcessorClient
+	// isLogged says that requests end by the access log.
+	isLogged bool
+	steps    chan string // of bookings, and the predictions at their ends
+	picked   chan Outcome
+	sources  chan Source
+	entries  chan Entry
+	logs     accesslogv3.AccessLogServiceClient
 }
 
 // spy hears what becomes of bookings.
@@ -53,11 +59,12 @@ func (s spy) Prediction(matched, cached int) {
 func (r *rig) Picked(o Outcome)  { r.picked <- o }
 func (r *rig) Prompted(s Source) { r.sources <- s }
 func (r *rig) Unobserved()       { r.steps <- "unobserved" }
+func (r *rig) Logged(e Entry)    { r.entries <- e }
 
 // start makes a fleet of workers at 10.0.0.1:80 and on, of model m.
 func start(t *testing.T, workers int, change func(*Config)) *rig {
 	t.Helper()
-	r := &rig{t: t, steps: make(chan string, 1000), picked: make(chan Outcome, 1000), sources: make(chan Source, 1000)}
+	r := &rig{t: t, steps: make(chan string, 1000), picked: make(chan Outcome, 1000), sources: make(chan Source, 1000), entries: make(chan Entry, 1000)}
 	r.o = oracle.New(oracle.Config{}, spy{rig: r})
 	for i := range workers {
 		r.register(i+1, 0)
@@ -80,6 +87,7 @@ func start(t *testing.T, workers int, change func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	r.client = extprocv3.NewExternalProcessorClient(conn)
+	r.logs = accesslogv3.NewAccessLogServiceClient(conn)
 	t.Cleanup(func() {
 		_ = conn.Close()
 		g.Stop()
@@ -133,6 +141,9 @@ type call struct {
 func (r *rig) call(req, resp bodyMode) *call {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
+	if r.isLogged {
+		ctx = metadata.AppendToOutgoingContext(ctx, keyEndsBy, byLog)
+	}
 	stream, err := r.client.Process(ctx)
 	if err != nil {
 		r.t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/kvoracle/kvoracle/internal/gateway/prompt"
@@ -29,6 +30,7 @@ type Service struct {
 
 	mu    sync.Mutex
 	lives map[oracle.DecisionID]*life
+	left  int // of them, those whose stream has ended
 }
 
 // New makes a Service.
@@ -47,12 +49,15 @@ const Name = "envoy.service.ext_proc.v3.ExternalProcessor"
 // Process is the full name of its method.
 const Process = extprocv3.ExternalProcessor_Process_FullMethodName
 
-// Register makes a server serve it.
-func (s *Service) Register(r grpc.ServiceRegistrar) { extprocv3.RegisterExternalProcessorServer(r, s) }
+// Register makes a server serve it, and its access log.
+func (s *Service) Register(r grpc.ServiceRegistrar) {
+	extprocv3.RegisterExternalProcessorServer(r, s)
+	accesslogv3.RegisterAccessLogServiceServer(r, logs{s: s})
+}
 
 // Process implements the ext_proc service: one HTTP request, or one response that is only looked at.
 func (s *Service) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
-	x := &exchange{s: s, stream: stream}
+	x := &exchange{s: s, stream: stream, byLog: endsByLog(stream.Context()), wishes: wishes{wait: -1}}
 	defer x.close()
 	for {
 		m, err := stream.Recv()
@@ -75,12 +80,22 @@ func (s *Service) Process(stream extprocv3.ExternalProcessor_ProcessServer) erro
 // renewEvery is how often a booking is said to live on. It is much shorter than any sensible lease.
 const renewEvery = 5 * time.Second
 
-// Tick renews the bookings whose streams are open. Call it a few times a second.
+// Tick renews the bookings whose streams are open, and ends those of which nothing more is to be heard. Call it a few times
+// a second.
 func (s *Service) Tick(now time.Time) {
+	var due, settled, lost []*life
 	s.mu.Lock()
-	var due []*life
 	for _, l := range s.lives {
-		if now.Sub(l.renewed) >= renewEvery {
+		switch {
+		case !l.settles.IsZero():
+			if !now.Before(l.settles) {
+				settled = append(settled, l)
+			}
+		case l.isLeft:
+			if now.Sub(l.renewed) >= s.cfg.LogSilence {
+				lost = append(lost, l)
+			}
+		case now.Sub(l.renewed) >= renewEvery:
 			l.renewed = now
 			due = append(due, l)
 		}
@@ -89,11 +104,46 @@ func (s *Service) Tick(now time.Time) {
 	for _, l := range due {
 		l.renew(now)
 	}
+	for _, l := range settled {
+		l.settled()
+	}
+	for _, l := range lost {
+		l.lost()
+	}
+}
+
+// heardOf notes news of a life.
+func (s *Service) heardOf(l *life, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.renewed = now
+}
+
+// settle leaves a life until then to its observer.
+func (s *Service) settle(l *life, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.settles = until
+}
+
+// await leaves a life whose stream has ended to the access log, unless too many are already.
+func (s *Service) await(l *life) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lives[l.answer.Decision] != l {
+		return true // it is over
+	}
+	if s.left >= s.cfg.MaxAwaited {
+		return false
+	}
+	s.left++
+	l.isLeft, l.renewed = true, time.Now()
+	return true
 }
 
 // begin notes a booking that was made. seesAll says that the response's bodies will come by the request's own stream.
-func (s *Service) begin(a *oracle.Answer, seesAll bool, now time.Time) *life {
-	l := &life{s: s, answer: a, seesAll: seesAll, renewed: now, over: make(chan struct{})}
+func (s *Service) begin(a *oracle.Answer, seesAll, byLog bool, now time.Time) *life {
+	l := &life{s: s, answer: a, seesAll: seesAll, byLog: byLog, renewed: now, over: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lives[a.Decision] = l
@@ -111,10 +161,13 @@ func (s *Service) find(name string) *life {
 	return s.lives[oracle.DecisionID(id)]
 }
 
-func (s *Service) forget(id oracle.DecisionID) {
+func (s *Service) forget(l *life) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.lives, id)
+	if l.isLeft {
+		s.left--
+	}
+	delete(s.lives, l.answer.Decision)
 }
 
 // next gives one of the workers in turn, and the one after it; nil: there is none.

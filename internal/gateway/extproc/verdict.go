@@ -38,9 +38,7 @@ func (x *exchange) verdict(ctx context.Context) verdict {
 	if m, ok := (*x.s.models.Load())[r.Model]; ok {
 		q.Model, q.LoRAName, q.LoRARevision = m.Base, m.LoRA, m.Revision
 	}
-	if len(x.session) <= longestSession {
-		q.Session = x.session
-	}
+	x.wishes.apply(q, &cfg.Queue)
 	source := FromBody
 	switch ids := r.Tokens; {
 	case ids != nil:
@@ -63,7 +61,7 @@ func (x *exchange) verdict(ctx context.Context) verdict {
 	if x.kind == prompt.Embeddings {
 		q.ExpectedOutput = 1 // nothing is generated
 	}
-	a, err := cfg.Route(ctx, x.parent, q)
+	a, err := cfg.Route(ctx, x.wishes.parent, q)
 	if err != nil {
 		return x.undecided(err)
 	}
@@ -111,15 +109,16 @@ func (x *exchange) undecided(err error) verdict {
 	}
 }
 
-// inTurn lets a request go without a decision. Where candidates were named one of them is chosen: the proxy has no fallback
-// then. One without a prompt is spread over all workers.
+// inTurn lets a request go without a decision. One without a prompt is spread over all workers. Where candidates were named,
+// or by the extension's protocol, a worker is chosen in turn or the answer is 503: the proxy has no fallback then.
 func (x *exchange) inTurn(o Outcome) verdict {
 	v := verdict{outcome: o}
-	if x.only != nil || o == InTurn {
+	mustChoose := x.only != nil || x.reqMode == duplex
+	if mustChoose || o == InTurn {
 		v.to = x.s.next(x.only)
 	}
-	if x.only != nil && len(v.to) == 0 {
-		return verdict{outcome: NoEndpoint, refusal: refusal(503, "none of the endpoints offered can take this request")}
+	if mustChoose && len(v.to) == 0 {
+		return verdict{outcome: NoEndpoint, refusal: refusal(503, "none of the endpoints can take this request")}
 	}
 	return v
 }
