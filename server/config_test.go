@@ -16,7 +16,7 @@ func TestDefaultsRun(t *testing.T) {
 		for _, f := range reflect.VisibleFields(filled.Type()) {
 			switch f.Name {
 			case "OpsListen", "HTTPListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret", "ShadowPolicy",
-				"ModelNames", "TokenizeURL",
+				"ModelNames", "TokenizeURL", "ExtProcMaxQueue", "Objectives", "FirstByteIsToken",
 				"TLSCert", "TLSKey", "TLSClientCA", "TLS12", "AccessFile", "MaxRate", "DataDir":
 				continue // zero means none or off
 			}
@@ -68,6 +68,10 @@ func TestContradictionsAreNamed(t *testing.T) {
 		{"pings too fast", func(c *Config) { c.KeepaliveTime = time.Millisecond }, []string{"KeepaliveTime", "1ms", "1s"}},
 		{"gateway grace", func(c *Config) { c.GatewayGrace = -time.Second }, []string{"GatewayGrace", "-1s"}},
 		{"body over message", func(c *Config) { c.ExtProcMaxBody = 4<<20 + 1 }, []string{"ExtProcMaxBody", "4194305", "MaxMessageBytes"}},
+		{"an objective without priority", func(c *Config) { c.Objectives = "premium" }, []string{"Objectives", "premium", "name=priority"}},
+		{"an objective of too high a priority", func(c *Config) { c.Objectives = "a=1,b=2147483648" }, []string{"Objectives", "b=2147483648"}},
+		{"an objective twice", func(c *Config) { c.Objectives = "a=1,a=2" }, []string{"Objectives", "twice"}},
+		{"a wait into the past", func(c *Config) { c.ExtProcMaxQueue = -1 }, []string{"ExtProcMaxQueue"}},
 		{"no URL", func(c *Config) { c.TokenizeURL = "127.0.0.1:8000" }, []string{"TokenizeURL", "127.0.0.1:8000", "http://"}},
 		{"model names", func(c *Config) { c.ModelNames = "a=m,b" }, []string{"ModelNames", `"b"`}},
 		{"an adapter without a name", func(c *Config) { c.ModelNames = "a=m+" }, []string{"ModelNames", `"a=m+"`}},
