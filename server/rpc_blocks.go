@@ -18,7 +18,7 @@ func (r *routeService) ReportBlocks(stream kvoraclev1.RouteService_ReportBlocksS
 	if err != nil {
 		return ended(err)
 	}
-	hello, err := decodeBlocksHello(first)
+	hello, err := wire.DecodeBlocksHello(first)
 	if err != nil {
 		return toStatus(err)
 	}
@@ -39,9 +39,9 @@ func (r *routeService) ReportBlocks(stream kvoraclev1.RouteService_ReportBlocksS
 	if err := stream.Send(wire.EncodeAccepted(accepted, r.s.limits)); err != nil {
 		return err
 	}
-	b := blockStream{r: r, hello: hello, session: session, prints: wire.NewFingerprinter(r.s.printSeed), shape: wire.ShapeOf(hello)}
+	b := blockStream{r: r, hello: hello, apply: wire.NewApplier(hello, session, r.s.printSeed)}
 	in := readEach(ctx, r.s, stream.Recv, func(m *kvoraclev1.ReportBlocksRequest) error {
-		ack, err := b.apply(m)
+		ack, err := b.apply.Apply(m, time.Now())
 		if err != nil {
 			return toStatus(err)
 		}
@@ -71,71 +71,11 @@ func (r *routeService) ReportBlocks(stream kvoraclev1.RouteService_ReportBlocksS
 	}
 }
 
-func decodeBlocksHello(m *kvoraclev1.ReportBlocksRequest) (*oracle.Hello, error) {
-	h, ok := m.GetMessage().(*kvoraclev1.ReportBlocksRequest_Hello)
-	if !ok {
-		return nil, unexpected("message", "want hello first")
-	}
-	return wire.DecodeHello(h.Hello)
-}
-
-func unexpected(field, want string) error {
-	return oracle.Fault(oracle.InvalidArgument, oracle.ReasonUnexpectedMessage, field, "", want)
-}
-
 // blockStream is one open block stream.
 type blockStream struct {
-	r       *routeService
-	hello   *oracle.Hello
-	session *oracle.BlockSession
-	prints  *wire.Fingerprinter
-	shape   wire.Shape
-	ops     []oracle.Op
-}
-
-// apply hands one message to the oracle.
-func (b *blockStream) apply(m *kvoraclev1.ReportBlocksRequest) (oracle.Ack, error) {
-	now := time.Now()
-	switch x := m.GetMessage().(type) {
-	case *kvoraclev1.ReportBlocksRequest_Batch:
-		ops, err := wire.DecodeBatch(x.Batch, b.shape, b.ops[:0])
-		if err != nil {
-			return oracle.Ack{}, err
-		}
-		b.keep(ops)
-		b.session.Doubt(x.Batch.GetDoubtful())
-		return b.session.Batch(x.Batch.GetSequence(), b.prints.Batch(x.Batch), ops, now)
-	case *kvoraclev1.ReportBlocksRequest_SnapshotBegin:
-		return b.session.SnapshotBegin(x.SnapshotBegin.GetSequence(), now)
-	case *kvoraclev1.ReportBlocksRequest_SnapshotChunk:
-		ops, err := wire.DecodeChunk(x.SnapshotChunk, b.shape, b.ops[:0])
-		if err != nil {
-			return oracle.Ack{}, err
-		}
-		b.keep(ops)
-		return b.session.SnapshotChunk(ops, now)
-	case *kvoraclev1.ReportBlocksRequest_SnapshotEnd:
-		b.session.Doubt(x.SnapshotEnd.GetDoubtful())
-		return b.session.SnapshotEnd(x.SnapshotEnd.GetBlockCount(), now)
-	case *kvoraclev1.ReportBlocksRequest_Digest:
-		seq, tier, digest, err := wire.DecodeDigest(x.Digest)
-		if err != nil {
-			return oracle.Ack{}, err
-		}
-		return b.session.Digest(seq, tier, digest, now)
-	case *kvoraclev1.ReportBlocksRequest_Hello:
-		return oracle.Ack{}, unexpected("hello", "want it only once, first")
-	default:
-		return oracle.Ack{}, unexpected("message", "want one of batch, snapshot_begin, snapshot_chunk, snapshot_end, digest")
-	}
-}
-
-// keep reuses the slice of operations, unless one huge batch made it large.
-func (b *blockStream) keep(ops []oracle.Op) {
-	const most = 4096
-	if cap(ops) <= most {
-		b.ops = ops
-	}
+	r     *routeService
+	hello *oracle.Hello
+	apply *wire.Applier
 }
 
 // send acknowledges, and asks for a snapshot where one is needed.

@@ -16,7 +16,7 @@ func (r *routeService) ReportLoad(stream kvoraclev1.RouteService_ReportLoadServe
 	}
 	hello, ok := first.GetMessage().(*kvoraclev1.ReportLoadRequest_Hello)
 	if !ok {
-		return toStatus(unexpected("message", "want hello first"))
+		return toStatus(wire.Unexpected("message", "want hello first"))
 	}
 	worker, rank, incarnation, err := wire.DecodeLoadHello(hello.Hello)
 	if err != nil {
@@ -33,7 +33,7 @@ func (r *routeService) ReportLoad(stream kvoraclev1.RouteService_ReportLoadServe
 	in := readEach(stream.Context(), r.s, stream.Recv, func(m *kvoraclev1.ReportLoadRequest) error {
 		sample, ok := m.GetMessage().(*kvoraclev1.ReportLoadRequest_Sample)
 		if !ok {
-			return toStatus(unexpected("message", "want sample"))
+			return toStatus(wire.Unexpected("message", "want sample"))
 		}
 		belief, err := session.Sample(wire.DecodeSample(sample.Sample), time.Now())
 		if err != nil {

@@ -20,7 +20,7 @@ func (r *routeService) ReportProgress(stream kvoraclev1.RouteService_ReportProgr
 	}
 	hello, ok := first.GetMessage().(*kvoraclev1.ReportProgressRequest_Hello)
 	if !ok {
-		return toStatus(unexpected("message", "want hello first"))
+		return toStatus(wire.Unexpected("message", "want hello first"))
 	}
 	gateway, incarnation, err := wire.DecodeProgressHello(hello.Hello)
 	if err != nil {

@@ -56,7 +56,7 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 	f.kick(Fault(Aborted, ReasonSuperseded, "", "", "another stream took over this rank"))
 	f.dropSnapshot()
 	f.session = s
-	f.lostAt = time.Time{}
+	f.lostAt, f.isMistrusted = time.Time{}, false
 	f.heardAt.Store(now.UnixNano())
 	f.counted, f.byHash, f.mostNames = h.Counted, h.EngineHashes, mostNames(&w.Spec)
 	if f.names != nil {

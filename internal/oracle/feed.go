@@ -35,6 +35,8 @@ type feed struct {
 	applied     uint64 // highest batch applied in this incarnation
 	awaiting    bool   // a snapshot was asked for
 	doubtful    bool   // whoever reports has said that it may be wrong
+	// isMistrusted: whoever passes the reports on is not heard; see BlockSession.Mistrust.
+	isMistrusted bool
 	// isUnverified: it was restored, and its reporter has not yet confirmed all of it; that is so from batch completeAt on.
 	isUnverified bool
 	completeAt   uint64
@@ -149,7 +151,7 @@ func (f *feed) kick(cause *Error) {
 // sign publishes what confidence is made of. The feed is locked.
 func (f *feed) sign() {
 	next := signs{
-		spoke: f.incarnation != 0, awaiting: f.awaiting, doubtful: f.doubtful, unverified: f.isUnverified,
+		spoke: f.incarnation != 0, awaiting: f.awaiting, doubtful: f.doubtful || f.isMistrusted, unverified: f.isUnverified,
 		shown: f.ledger, open: f.session != nil, lostAt: f.lostAt,
 	}
 	if old := f.signs.Load(); old == nil || *old != next {

@@ -1,0 +1,117 @@
+package replica
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"regexp"
+	"time"
+)
+
+// Config is how a node takes part. A duration or limit that is zero has the default named beside it.
+type Config struct {
+	// URL lists NATS servers, comma-separated.
+	URL string
+	// Name tells the replica from others: 1 to 64 letters, digits, '-' or '_'. No two that run may have the same.
+	Name string
+	// Prefix begins all subjects and names the log, so that services share a NATS. Default "kvoracle".
+	Prefix string
+	// CredsFile has NATS credentials (JWT and seed). Empty: none.
+	CredsFile string
+	// TLS is for the connection to NATS. Nil: as the URL says, by the system's authorities.
+	TLS *tls.Config
+
+	// LogBytes and LogAge bound the log where it does not exist yet; default 1 GiB and an hour. LogCopies is on how many
+	// NATS servers it is kept; default 1.
+	LogBytes  int64
+	LogAge    time.Duration
+	LogCopies int
+
+	// MaxMessageBytes is the largest message of a reporter; default 4 MiB and 64 KiB.
+	MaxMessageBytes int
+	// MaxTargets bounds the targets that are followed; default 65,536.
+	MaxTargets int
+	// Seed is of the fingerprints of batches. The zero Seed: one of the node's own.
+	Seed maphash.Seed
+
+	// HelloWait is how long a reporter's hello waits for the log's tail; default 2 s.
+	HelloWait time.Duration
+	// AckWait is how long an entry may take into the log before the stream goes on without; default 2 s.
+	AckWait time.Duration
+	// BeatEvery is the time between signs of life; default 500 ms. An origin that gives none for BeatTimeout is dead;
+	// default 5 s.
+	BeatEvery, BeatTimeout time.Duration
+	// DigestEvery is the time between an origin's digests of a target; default 30 s.
+	DigestEvery time.Duration
+	// SilentAfter is how long a target may go without any; default four times DigestEvery. Its stream is then taken for cut.
+	SilentAfter time.Duration
+	// Grace is how long other replicas' targets stay as they are when NATS is away; default 10 s.
+	Grace time.Duration
+	// JoinWindow is how long a replica that starts waits for others to answer; default 1 s. After JoinTimeout it serves
+	// with what it has; default 60 s.
+	JoinWindow, JoinTimeout time.Duration
+
+	pieceBytes int // of a request in one entry; NATS may allow less
+}
+
+const (
+	maxName    = 64
+	maxOrigins = 256
+	maxParts   = 64 << 20 // bytes of messages that have come in part, of all targets
+	maxPending = 1024     // entries on their way into the log
+	maxClosed  = 4096     // streams that ended while NATS was away
+)
+
+func (c *Config) withDefaults() Config {
+	d := *c
+	dur := func(v *time.Duration, def time.Duration) {
+		if *v <= 0 {
+			*v = def
+		}
+	}
+	dur(&d.LogAge, time.Hour)
+	dur(&d.HelloWait, 2*time.Second)
+	dur(&d.AckWait, 2*time.Second)
+	dur(&d.BeatEvery, 500*time.Millisecond)
+	dur(&d.BeatTimeout, 5*time.Second)
+	dur(&d.DigestEvery, 30*time.Second)
+	dur(&d.SilentAfter, 4*d.DigestEvery)
+	dur(&d.Grace, 10*time.Second)
+	dur(&d.JoinWindow, time.Second)
+	dur(&d.JoinTimeout, time.Minute)
+	if d.pieceBytes <= 0 {
+		d.pieceBytes = 512 << 10
+	}
+	if d.Prefix == "" {
+		d.Prefix = "kvoracle"
+	}
+	if d.LogBytes <= 0 {
+		d.LogBytes = 1 << 30
+	}
+	d.LogCopies = max(d.LogCopies, 1)
+	if d.MaxMessageBytes <= 0 {
+		d.MaxMessageBytes = 4<<20 + 64<<10
+	}
+	if d.MaxTargets <= 0 {
+		d.MaxTargets = 65_536
+	}
+	if d.Seed == (maphash.Seed{}) {
+		d.Seed = maphash.MakeSeed()
+	}
+	return d
+}
+
+// Validate checks the names.
+func (c *Config) Validate() error {
+	if c.URL == "" {
+		return errors.New("replica: URL is required")
+	}
+	if !regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`).MatchString(c.Name) {
+		return fmt.Errorf("replica: Name: got %q, want 1 to %d letters, digits, '-' or '_'", c.Name, maxName)
+	}
+	if c.Prefix != "" && !regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`).MatchString(c.Prefix) {
+		return fmt.Errorf("replica: Prefix: got %q, want up to 64 letters, digits, '-' or '_'", c.Prefix)
+	}
+	return nil
+}

@@ -1,0 +1,210 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// follow applies the log until ctx is done. Whatever goes wrong, it begins again behind the last entry that was applied.
+func (n *Node) follow(ctx context.Context) {
+	wait := time.Duration(0)
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.rescan:
+		case <-time.After(wait):
+		}
+		if !n.isConnected() {
+			wait = time.Second // connected wakes us
+			continue
+		}
+		err := n.followOnce(ctx)
+		n.following.Store(false)
+		if ctx.Err() != nil {
+			return
+		}
+		n.count.restarts.Add(1)
+		level := slog.LevelWarn
+		if errors.Is(err, errCameBack) {
+			level = slog.LevelInfo
+		}
+		n.log.LogAttrs(ctx, level, "the log is read again", slog.Any("error", err))
+		wait = 100 * time.Millisecond
+	}
+}
+
+// ensure finds the log, or makes it. An operator's own settings of it stay.
+func (n *Node) ensure(ctx context.Context) (jetstream.Stream, *jetstream.StreamInfo, error) {
+	s, err := n.js.Stream(ctx, n.name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		s, err = n.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: n.name, Subjects: []string{n.cfg.Prefix + ".log.>"}, Discard: jetstream.DiscardOld,
+			MaxBytes: n.cfg.LogBytes, MaxAge: n.cfg.LogAge, Replicas: n.cfg.LogCopies,
+		})
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("replica: the log: %w", err)
+	}
+	info, err := s.Info(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("replica: the log: %w", err)
+	}
+	return s, info, nil
+}
+
+var errCameBack = errors.New("replica: NATS came back")
+
+const natsWait = 5 * time.Second // for an answer of NATS
+
+func (n *Node) followOnce(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	asked, done := context.WithTimeout(ctx, natsWait)
+	defer done()
+	s, info, err := n.ensure(asked)
+	if err != nil {
+		return err
+	}
+	from := n.take(info)
+	consumer, err := s.CreateConsumer(asked, jetstream.ConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from, AckPolicy: jetstream.AckNonePolicy,
+		MemoryStorage: true, Replicas: 1, InactiveThreshold: 30 * time.Second,
+	})
+	if err != nil {
+		return fmt.Errorf("replica: the log: %w", err)
+	}
+	defer n.dropConsumer(ctx, s, consumer.CachedInfo().Name)
+	messages, err := consumer.Messages(jetstream.PullMaxMessages(1000), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(3*time.Second),
+		jetstream.WithMessagesErrOnMissingHeartbeat(true))
+	if err != nil {
+		return fmt.Errorf("replica: the log: %w", err)
+	}
+	defer messages.Stop()
+	n.following.Store(true)
+	wake(n.todo)
+	n.askForAll()
+	watched := make(chan error, 1)
+	go func() {
+		watched <- n.watchLog(ctx, s, info)
+		cancel()
+	}()
+	for {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if err == nil {
+			err = n.message(m)
+		}
+		if err != nil {
+			cancel()
+			return errors.Join(err, <-watched)
+		}
+	}
+}
+
+// dropConsumer spares NATS to find out that nobody reads.
+func (n *Node) dropConsumer(ctx context.Context, s jetstream.Stream, name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = s.DeleteConsumer(ctx, name) // it goes by itself, later
+}
+
+// watchLog looks whether the log is still the one that is read, and how far it goes. It returns when it is not, when NATS
+// came back meanwhile, or when ctx is done.
+func (n *Node) watchLog(ctx context.Context, s jetstream.Stream, was *jetstream.StreamInfo) error {
+	every := time.NewTicker(time.Second)
+	defer every.Stop()
+	stuck, at := 0, uint64(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.rescan:
+			return errCameBack
+		case <-every.C:
+		}
+		n.mu.Lock()
+		position := n.position // before the log is looked at, which goes on
+		n.mu.Unlock()
+		asked, cancel := context.WithTimeout(ctx, natsWait)
+		info, err := s.Info(asked)
+		cancel()
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err
+		}
+		if err != nil {
+			continue // the beats of the consumer say whether NATS is there
+		}
+		if !info.Created.Equal(was.Created) {
+			return errors.New("replica: the log was made anew")
+		}
+		n.mu.Lock()
+		n.tail = max(n.tail, info.State.LastSeq)
+		n.mu.Unlock()
+		if position > info.State.LastSeq {
+			return errors.New("replica: the log has lost its end")
+		}
+		if stuck++; position >= info.State.LastSeq || position != at {
+			stuck = 0
+		}
+		if at = position; stuck > 5 {
+			return errors.New("replica: the log is not delivered")
+		}
+	}
+}
+
+// take begins to read a log and returns from where. One that is not the one read before, or has lost its end, begins a new
+// count: what was claimed in the old one is claimed again by who has it.
+func (n *Node) take(info *jetstream.StreamInfo) (from uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.tail = info.State.LastSeq
+	if id := info.Created.UnixNano(); id != n.logID || n.position > info.State.LastSeq {
+		if n.logID != 0 {
+			n.count.newLogs.Add(1)
+		}
+		n.logID, n.position = id, info.State.LastSeq
+		for _, t := range n.targets {
+			t.claim = 0
+			if t.local == nil {
+				n.lack(t)
+			}
+		}
+		for s := range n.streams {
+			s.reclaim.Store(true)
+			s.isBroken.Store(true)
+		}
+	}
+	return n.position + 1
+}
+
+// message applies one message of the log.
+func (n *Node) message(m jetstream.Msg) error {
+	meta, err := m.Metadata()
+	if err != nil {
+		return fmt.Errorf("replica: the log: %w", err)
+	}
+	at := meta.Sequence.Stream
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case at <= n.position:
+		return nil // read again from too early
+	case at > n.position+1:
+		// The log did not keep what came before. Whoever sees its next entry would know; the others are asked for too.
+		n.count.holes.Add(1)
+		for _, t := range n.targets {
+			if t.local == nil {
+				n.lack(t)
+			}
+		}
+	}
+	n.apply(m.Data(), at, time.Now())
+	n.position = at
+	n.tail = max(n.tail, at)
+	return nil
+}
