@@ -23,9 +23,10 @@ type guesses struct {
 	mu      sync.RWMutex
 	tree    guessTree
 	living  map[load.DecisionID]*guess
-	queue   []*guess // a heap; see guessqueue.go
-	targets []*guess // by TargetID: the newest of those there, see guess.next
-	free    *guess   // gone ones for reuse, linked through next
+	queue   []due     // a heap; see guessqueue.go
+	epoch   time.Time // the first now
+	targets []*guess  // by TargetID: the newest of those there, see guess.next
+	free    *guess    // gone ones for reuse, linked through next
 	blocks  int
 	max     int
 	forgone uint64        // prompts not remembered for want of room
@@ -37,9 +38,8 @@ type guess struct {
 	id     load.DecisionID
 	target fleet.TargetID
 	end    *run
-	at     time.Time // when it goes
-	place  int       // in the queue
-	ended  bool      // its request has finished
+	place  int  // in the queue, which has when it goes
+	ended  bool // its request has finished
 
 	next, prev *guess // of the same target
 }
@@ -90,7 +90,7 @@ func (g *guesses) add(id load.DecisionID, target fleet.TargetID, chain []block.I
 	} else {
 		g.free = x.next
 	}
-	*x = guess{id: id, target: target, end: g.tree.add(chain, target), at: now.Add(guessMost), next: g.of(target)}
+	*x = guess{id: id, target: target, end: g.tree.add(chain, target), next: g.of(target)}
 	if x.next != nil {
 		x.next.prev = x
 	}
@@ -100,7 +100,7 @@ func (g *guesses) add(id load.DecisionID, target fleet.TargetID, chain []block.I
 	g.targets[target] = x
 	g.blocks += len(chain)
 	g.living[id] = x
-	g.push(x)
+	g.push(x, g.clock(now)+guessMost)
 }
 
 // of is the newest guess of a target, or nil.
@@ -128,8 +128,8 @@ func (g *guesses) linger(id load.DecisionID, now time.Time) {
 	defer g.mu.Unlock()
 	if x := g.living[id]; x != nil {
 		x.ended = true
-		if at := now.Add(g.after); at.Before(x.at) {
-			x.at = at
+		if at := g.clock(now) + g.after; at < g.queue[x.place].at {
+			g.queue[x.place].at = at
 			g.fix(x.place)
 		}
 	}
@@ -169,8 +169,8 @@ func (g *guesses) shorten(x *guess, n int) {
 func (g *guesses) expire(now time.Time) (out []unheard) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for len(g.queue) > 0 && !g.queue[0].at.After(now) {
-		x := g.queue[0]
+	for at := g.clock(now); len(g.queue) > 0 && g.queue[0].at <= at; {
+		x := g.queue[0].guess
 		if !x.ended {
 			out = append(out, unheard{x.id, x.target, x.end.chain()})
 		}

@@ -233,22 +233,22 @@ func TestGuessQueueIsOrdered(t *testing.T) {
 	for range 5000 {
 		switch n := rnd.IntN(5); {
 		case n < 3 || len(living) == 0:
-			x := &guess{at: t0.Add(time.Duration(rnd.Int64N(100)))}
+			x := &guess{}
 			living[x] = true
-			g.push(x)
+			g.push(x, time.Duration(rnd.Int64N(100)))
 		default:
 			// From anywhere: guesses end before they are due.
-			x := g.queue[rnd.IntN(len(g.queue))]
+			i := rnd.IntN(len(g.queue))
 			if n == 3 {
-				x.at = t0.Add(time.Duration(rnd.Int64N(100)))
-				g.fix(x.place)
+				g.queue[i].at = time.Duration(rnd.Int64N(100))
+				g.fix(i)
 				break
 			}
-			g.unqueue(x.place)
-			delete(living, x)
+			delete(living, g.queue[i].guess)
+			g.unqueue(i)
 		}
 		for i, x := range g.queue {
-			if x.place != i || !living[x] || i > 0 && x.at.Before(g.queue[(i-1)/2].at) {
+			if x.guess.place != i || !living[x.guess] || i > 0 && x.at < g.queue[(i-1)/2].at {
 				t.Fatalf("seed %d: place %d has %+v", seed, i, x)
 			}
 		}

@@ -121,6 +121,12 @@ func (o *Oracle) newRoster(workers []*fleet.Worker) *roster {
 
 // at finds a target's seat, or nil.
 func (ro *roster) at(id fleet.TargetID) *seat {
+	if len(ro.seats) == 0 || id < ro.seats[0].id {
+		return nil
+	}
+	if i := int(id - ro.seats[0].id); i < len(ro.seats) && ro.seats[i].id == id {
+		return &ro.seats[i] // ids without gaps
+	}
 	i, ok := slices.BinarySearchFunc(ro.seats, id, func(s seat, id fleet.TargetID) int { return cmp.Compare(s.id, id) })
 	if !ok {
 		return nil

@@ -331,9 +331,17 @@ const markEvery = 512
 func (w *work) mark(p *promptAt) load.Marks {
 	every := uint64(max(markEvery/p.size, 1))
 	w.marks = w.marks[:0]
-	for _, id := range p.chain {
-		if uint64(id)%every == 0 {
-			w.marks = append(w.marks, uint64(id))
+	if every&(every-1) == 0 { // as of nearly all block sizes: a division costs as much as hashing the block
+		for _, id := range p.chain {
+			if uint64(id)&(every-1) == 0 {
+				w.marks = append(w.marks, uint64(id))
+			}
+		}
+	} else {
+		for _, id := range p.chain {
+			if uint64(id)%every == 0 {
+				w.marks = append(w.marks, uint64(id))
+			}
 		}
 	}
 	return load.Marks{Blocks: w.marks, Tokens: int(every) * p.size, Covered: len(p.chain) * p.size}
