@@ -6,6 +6,8 @@ import (
 
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/script"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
 // TestEveryRefusalIsCountedAndNamed walks the closed set of reasons: each one is reached from the wire, named in the ack,
@@ -106,6 +108,46 @@ func TestConfidenceIsSaidEverywhere(t *testing.T) {
 	for load, want := range map[string]int64{"reported": 2, "imputed": 2} {
 		if n := s.counted("kvoracle.decisions", "booked=true", "load="+load); n != want {
 			t.Errorf("%d decisions are on %s load in the metrics, want %d", n, load, want)
+		}
+	}
+}
+
+// TestPredictionErrorIsToldByWorker: what engines count stands beside what was matched, for each worker, in the metrics and in
+// the list. A request that went elsewhere than decided says nothing about either.
+func TestPredictionErrorIsToldByWorker(t *testing.T) {
+	s := up(t, Config{})
+	run := script.New(s.conn)
+	defer run.Close()
+	for _, line := range []string{
+		"RB w1 e1 s1 +[A AB ABC]", "RB w2 e1 s1 +[A]",
+		"RT ABCD allow=w1 as=r1", "free r1 cached=4", "RT ABCD allow=w1 as=r2", "free r2 cached=12",
+		"RT ABCD allow=w2 as=r3", "free r3 cached=0",
+		"RT ABCD allow=w1 as=r4", "sent r4 w2", "free r4 cached=0",
+		"RT ABCD allow=w1 as=r5", "free r5",
+	} {
+		if _, err := run.Step(t.Context(), line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := s.fleet.ListWorkers(t.Context(), &kvoraclev1.ListWorkersRequest{})
+	if err != nil || len(list.GetWorkers()) != 2 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	for i, want := range [][2]int64{{24, 16}, {4, 0}} {
+		w := list.GetWorkers()[i]
+		name, k := w.GetSpec().GetWorkerId(), w.GetRanks()[0]
+		if k.GetMatchedTokens() != uint64(want[0]) || k.GetCachedTokens() != uint64(want[1]) {
+			t.Errorf("%s: %v, want %v tokens matched and counted", name, k, want)
+		}
+		for j, source := range []string{"matched", "counted"} {
+			if n := s.counted("kvoracle.worker.cached.tokens", "worker="+name, "source="+source); n != want[j] {
+				t.Errorf("%s: %d tokens %s in the metrics, want %d", name, n, source, want[j])
+			}
+		}
+	}
+	for source, want := range map[string]int64{"matched": 28, "counted": 16} {
+		if n := s.counted("kvoracle.cached.tokens", "source="+source); n != want {
+			t.Errorf("%d tokens %s in all, want %d", n, source, want)
 		}
 	}
 }

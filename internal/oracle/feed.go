@@ -54,11 +54,18 @@ type feed struct {
 	signs     atomic.Pointer[signs]
 	heardAt   atomic.Int64 // last message, Unix nanoseconds; 0: never
 	decisions atomic.Uint64
+	outcomes  outcomes
 	freed     atomic.Uint64 // blocks that left the visible ledger by the reporter's word, ever
 	pricing   atomic.Pointer[pricing]
 	unmatched unmatched
 	credited  [numForms]atomic.Uint64 // float64 bits: the share of what is guessed that counts; 0: nothing is guessed
 	kvBlocks  atomic.Uint64           // KV blocks by the last load sample; 0: unknown
+}
+
+// outcomes sums up the finished requests of a target whose engine has counted, in prompt tokens.
+type outcomes struct {
+	matched atomic.Uint64 // believed to be in the cache, when they were decided
+	cached  atomic.Uint64 // counted by the engine
 }
 
 // signs is the part of a feed's state that confidence is made of. It never changes.

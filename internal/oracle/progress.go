@@ -114,8 +114,11 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 		if a != nil && out == Applied && !ages.Told && !isPair {
 			o.learnWhole(&booking, a, ages.Booked, e.OutputTokens)
 		}
-		if a != nil && out == Applied && e.Cached >= 0 && !isPair {
-			o.obs.Prediction(a.PromptTokens-a.Uncached, a.cached(e))
+		if a != nil && f != nil && out == Applied && booking.Target == a.Target.ID && e.Cached >= 0 && !isPair {
+			matched, cached := a.PromptTokens-a.Uncached, a.cached(e)
+			f.outcomes.matched.Add(uint64(max(matched, 0)))
+			f.outcomes.cached.Add(uint64(max(cached, 0)))
+			o.obs.Prediction(matched, cached)
 		}
 	case Cancelled:
 		out = o.load.Cancel(e.Decision, now)

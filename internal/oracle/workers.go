@@ -23,6 +23,8 @@ type RankStatus struct {
 	CostError  float64       // usual error of a prediction, as a share of it
 	Learned    uint64        // prefills it was learned from in this life
 	Unmatched  bool          // it holds blocks that no question begins with
+	Matched    uint64        // prompt tokens of finished requests that were believed to be in its cache
+	Cached     uint64        // those that its engine counted of the same requests
 }
 
 // WorkerStatus is one worker with its ranks.
@@ -127,6 +129,7 @@ func (o *Oracle) status(w *fleet.Worker, loads map[fleet.TargetID]load.State, no
 		l := o.learn.Of(id)
 		r.Cost, r.CostError, r.Learned = f.pricing.Load().cost, l.Error, l.Samples
 		r.Unmatched = f.unmatched.isFound.Load()
+		r.Matched, r.Cached = f.outcomes.matched.Load(), f.outcomes.cached.Load()
 		if at := f.heardAt.Load(); at != 0 {
 			r.BlocksAge = now.Sub(time.Unix(0, at))
 		}
@@ -162,6 +165,13 @@ type Stats struct {
 	Model     map[string][2]int   // fresh targets and all, by model
 	Unmatched int                 // targets that hold blocks which no question begins with
 	Waiting   int                 // questions that wait for a place
+	Outcomes  map[string]Outcomes // by worker, of those that have any
+}
+
+// Outcomes are prompt tokens of a worker's finished requests whose engine has counted.
+type Outcomes struct {
+	Matched uint64 // believed to be in its cache, when they were decided
+	Cached  uint64 // counted by its engine
 }
 
 // Stats looks at everything once; O(workers).
@@ -170,14 +180,18 @@ func (o *Oracle) Stats(now time.Time) Stats {
 		Index: o.index.Stats(), Evicted: o.index.Evicted(), Refound: o.refound.Load(), Approx: o.approx[asTokens].Stats(), Text: o.approx[asText].Stats(),
 		Waiting: int(o.waits.some.Load()),
 		Names:   o.names.Used(), Load: o.load.Stats(), Learn: o.learn.Stats(), Model: make(map[string][2]int),
+		Outcomes: make(map[string]Outcomes),
 	}
 	for _, w := range o.fleet.View().Workers() {
 		s.Workers[w.State()]++
 		m := s.Model[w.Model]
+		var found Outcomes
 		for _, id := range w.Targets {
 			c := Silent
 			if f := o.feed(id); f != nil {
 				c = f.confidence(now)
+				found.Matched += f.outcomes.matched.Load()
+				found.Cached += f.outcomes.cached.Load()
 				if f.unmatched.isFound.Load() {
 					s.Unmatched++
 				}
@@ -189,6 +203,9 @@ func (o *Oracle) Stats(now time.Time) Stats {
 			}
 		}
 		s.Model[w.Model] = m
+		if found != (Outcomes{}) {
+			s.Outcomes[w.Worker] = found
+		}
 	}
 	o.guesses.mu.Lock()
 	s.Guesses, s.Forgone = len(o.guesses.living), o.guesses.forgone

@@ -17,7 +17,7 @@ type gauges struct {
 	unmatched                                             metric.Int64ObservableGauge
 	engineHashes, approximate, text, guesses              metric.Int64ObservableGauge
 	bookings, gateways, queued                            metric.Int64ObservableGauge
-	evicted, refound, forgone                             metric.Int64ObservableCounter
+	evicted, refound, forgone, workerCached               metric.Int64ObservableCounter
 	learned, unlearned, presumed                          metric.Int64ObservableGauge
 }
 
@@ -39,6 +39,7 @@ func newGauges(b *builder) gauges {
 		text:         b.gauge(mText),
 		guesses:      b.gauge(mGuesses),
 		forgone:      b.total(mForgone),
+		workerCached: b.total(mWorkerCached),
 		bookings:     b.gauge(mBookings),
 		gateways:     b.gauge(mGateways),
 		queued:       b.gauge(mQueued),
@@ -52,7 +53,7 @@ func (g *gauges) all() []metric.Observable {
 	return []metric.Observable{
 		g.workers, g.targets, g.modelTargets, g.ledgers, g.holderBlocks, g.distinct, g.orphans, g.reclaimable,
 		g.unmatched, g.engineHashes, g.guesses, g.bookings, g.gateways, g.queued, g.learned, g.unlearned, g.presumed,
-		g.evicted, g.refound, g.approximate, g.text, g.forgone,
+		g.evicted, g.refound, g.approximate, g.text, g.forgone, g.workerCached,
 	}
 }
 
@@ -79,6 +80,10 @@ func (g *gauges) observe(o metric.Observer, s *oracle.Stats) {
 		fresh, all := n[0], n[1]
 		o.ObserveInt64(g.modelTargets, int64(fresh), by(attribute.String(kModel, model), attribute.Bool(kFresh, true)))
 		o.ObserveInt64(g.modelTargets, int64(all-fresh), by(attribute.String(kModel, model), attribute.Bool(kFresh, false)))
+	}
+	for worker, n := range s.Outcomes {
+		o.ObserveInt64(g.workerCached, asCount(n.Matched), by(attribute.String(kWorker, worker), attribute.String(kSource, "matched")))
+		o.ObserveInt64(g.workerCached, asCount(n.Cached), by(attribute.String(kWorker, worker), attribute.String(kSource, "counted")))
 	}
 	o.ObserveInt64(g.ledgers, int64(s.Index.Ledgers))
 	o.ObserveInt64(g.holderBlocks, int64(s.Index.HolderBlocks))

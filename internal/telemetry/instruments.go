@@ -80,6 +80,7 @@ const (
 	mFirstTokenError = "kvoracle.first_token.error"
 	mCachedTokens    = "kvoracle.cached.tokens"
 	mCachedError     = "kvoracle.cached.error"
+	mWorkerCached    = "kvoracle.worker.cached.tokens"
 	mReleased        = "kvoracle.bookings.released"
 	mWorkerEvents    = "kvoracle.worker.events"
 
@@ -127,6 +128,7 @@ const (
 	kState      = "state"
 	kConfidence = "confidence"
 	kModel      = "model"
+	kWorker     = "worker"
 	kFresh      = "fresh"
 	kFile       = "file"
 )
@@ -183,6 +185,7 @@ func Instruments() []Instrument {
 		{mFirstTokenError, Histogram, "s", "Distance between the predicted and the measured time to first token; direction says whether the prediction was over or under.", []string{kDirection}, slow},
 		{mCachedTokens, Counter, "{token}", "Prompt tokens of finished requests that came from the cache: as matched by the oracle, and as counted by the engine.", []string{kSource}, nil},
 		{mCachedError, Histogram, "{token}", "Distance between matched and counted tokens of a finished request; direction says whether the match was over or under.", []string{kDirection}, tokens},
+		{mWorkerCached, Counter, "{token}", "The same tokens by worker, of those that there are: one whose engine counts far less than was matched frees blocks without telling, or late. Two series a worker.", []string{kWorker, kSource}, nil},
 		{mReleased, Counter, "{booking}", "Bookings dropped without word from their gateway: its lease ran out, the gateway came back without it, or the worker went.", []string{kCause}, nil},
 		{mWorkerEvents, Counter, "{event}", "Changes in workers' lives: registered, reborn, draining, ready, lost, removed; unmatched when a rank holds blocks that no question begins with.", []string{kEvent}, nil},
 

@@ -158,6 +158,7 @@ func TestGaugesShowStats(t *testing.T) {
 		Index: index.Stats{Ledgers: 1, HolderBlocks: 2, DistinctBlocks: 3, Orphans: 4, Reclaimable: 5}, Guesses: 6, Names: 13, Waiting: 18, Unmatched: 24,
 		Evicted: 13, Refound: 14, Forgone: 15, Approx: index.Stats{HolderBlocks: 16}, Text: index.Stats{HolderBlocks: 17},
 		Load: load.Stats{Bookings: 7, Gateways: 8, Counters: load.Counters{Presumed: 14}}, Model: map[string][2]int{"a": {1, 3}, "b": {0, 2}},
+		Outcomes: map[string]oracle.Outcomes{"w": {Matched: 25, Cached: 26}},
 	}
 	s.Learn.Samples, s.Learn.Refused = 15, 16
 	s.Workers[fleet.Ready], s.Workers[fleet.Lost] = 9, 10
@@ -174,6 +175,7 @@ func TestGaugesShowStats(t *testing.T) {
 		"kvoracle.workers{state=ready}": 9, "kvoracle.workers{state=draining}": 0, "kvoracle.workers{state=lost}": 10,
 		"kvoracle.targets{confidence=fresh}": 11, "kvoracle.targets{confidence=stale}": 12,
 		"kvoracle.targets{confidence=warming}": 0, "kvoracle.targets{confidence=silent}": 0,
+		"kvoracle.worker.cached.tokens{source=matched,worker=w}": 25, "kvoracle.worker.cached.tokens{source=counted,worker=w}": 26,
 		"kvoracle.model.targets{fresh=true,model=a}": 1, "kvoracle.model.targets{fresh=false,model=a}": 2,
 		"kvoracle.model.targets{fresh=true,model=b}": 0, "kvoracle.model.targets{fresh=false,model=b}": 2,
 	}
@@ -188,7 +190,9 @@ func TestTableTellsTheTruth(t *testing.T) {
 	everything(tel)
 	tel.Saved(true, 1<<20, 2*time.Second)
 	tel.Loaded("loaded")
-	if err := tel.Watch(func() oracle.Stats { return oracle.Stats{Model: map[string][2]int{"m": {1, 1}}} }); err != nil {
+	if err := tel.Watch(func() oracle.Stats {
+		return oracle.Stats{Model: map[string][2]int{"m": {1, 1}}, Outcomes: map[string]oracle.Outcomes{"w": {Matched: 1}}}
+	}); err != nil {
 		t.Fatal(err)
 	}
 	keys := make(map[string][]string)

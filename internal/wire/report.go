@@ -165,7 +165,9 @@ func EncodeWorker(w *oracle.WorkerStatus) *kvoraclev1.Worker {
 				Samples:                       r.Learned,
 				Error:                         r.CostError,
 			},
-			Unmatched: r.Unmatched,
+			Unmatched:     r.Unmatched,
+			MatchedTokens: r.Matched,
+			CachedTokens:  r.Cached,
 		})
 	}
 	return m

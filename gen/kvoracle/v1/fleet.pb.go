@@ -216,7 +216,12 @@ type RankStatus struct {
 	// It holds blocks (64 at least), and none of the last 4,096 questions or more that could have gone there began with any
 	// of them. Look at how callers make their tokens (chat template, the token at the start), and at model, adapter and salt:
 	// what they send is not what the engine caches.
-	Unmatched     bool `protobuf:"varint,15,opt,name=unmatched,proto3" json:"unmatched,omitempty"`
+	Unmatched bool `protobuf:"varint,15,opt,name=unmatched,proto3" json:"unmatched,omitempty"`
+	// Prompt tokens of finished requests that were believed to be in this rank's cache when they were sent there, of those
+	// whose gateway told what the engine counted; since this life of the worker began.
+	MatchedTokens uint64 `protobuf:"varint,16,opt,name=matched_tokens,json=matchedTokens,proto3" json:"matched_tokens,omitempty"`
+	// What the engine counted of the same requests. Much less than matched_tokens: it frees blocks without telling, or late.
+	CachedTokens  uint64 `protobuf:"varint,17,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -354,6 +359,20 @@ func (x *RankStatus) GetUnmatched() bool {
 		return x.Unmatched
 	}
 	return false
+}
+
+func (x *RankStatus) GetMatchedTokens() uint64 {
+	if x != nil {
+		return x.MatchedTokens
+	}
+	return 0
+}
+
+func (x *RankStatus) GetCachedTokens() uint64 {
+	if x != nil {
+		return x.CachedTokens
+	}
+	return 0
 }
 
 // Worker is one worker as the oracle sees it.
@@ -1689,7 +1708,7 @@ const file_kvoracle_v1_fleet_proto_rawDesc = "" +
 	"\x17iteration_least_seconds\x18\x04 \x01(\x01R\x15iterationLeastSeconds\x12<\n" +
 	"\x1bdecode_seconds_per_kv_token\x18\x05 \x01(\x01R\x17decodeSecondsPerKvToken\x12\x18\n" +
 	"\asamples\x18\x06 \x01(\x04R\asamples\x12\x14\n" +
-	"\x05error\x18\a \x01(\x01R\x05error\"\xd1\x04\n" +
+	"\x05error\x18\a \x01(\x01R\x05error\"\x9d\x05\n" +
 	"\n" +
 	"RankStatus\x12\x17\n" +
 	"\adp_rank\x18\x01 \x01(\rR\x06dpRank\x127\n" +
@@ -1711,7 +1730,9 @@ const file_kvoracle_v1_fleet_proto_rawDesc = "" +
 	"\x10load_age_seconds\x18\f \x01(\x01R\x0eloadAgeSeconds\x12\x1c\n" +
 	"\tdecisions\x18\r \x01(\x04R\tdecisions\x12(\n" +
 	"\x05costs\x18\x0e \x01(\v2\x12.kvoracle.v1.CostsR\x05costs\x12\x1c\n" +
-	"\tunmatched\x18\x0f \x01(\bR\tunmatched\"\xf7\x01\n" +
+	"\tunmatched\x18\x0f \x01(\bR\tunmatched\x12%\n" +
+	"\x0ematched_tokens\x18\x10 \x01(\x04R\rmatchedTokens\x12#\n" +
+	"\rcached_tokens\x18\x11 \x01(\x04R\fcachedTokens\"\xf7\x01\n" +
 	"\x06Worker\x12+\n" +
 	"\x04spec\x18\x01 \x01(\v2\x17.kvoracle.v1.WorkerSpecR\x04spec\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.kvoracle.v1.WorkerStateR\x05state\x12 \n" +

@@ -61,6 +61,10 @@ func table() []row {
 				{rate(series("kvoracle_first_token_error_seconds_sum"), "direction") + " / " + rate(series("kvoracle_first_token_error_seconds_count"), "direction"), "{{direction}}"},
 			}},
 			{"Cached tokens: matched here, counted by engines", "short", []query{{rate(series("kvoracle_cached_tokens_total"), "source"), "{{source}}"}}},
+			{"Cached tokens that engines lack of those matched, by worker", "percentunit", []query{{
+				"topk(10, 1 - sum by (worker) (rate(kvoracle_worker_cached_tokens_total{" + only + `,source="counted"}[$__rate_interval])) / sum by (worker) (rate(kvoracle_worker_cached_tokens_total{` + only + `,source="matched"}[$__rate_interval])))`,
+				"{{worker}}",
+			}}},
 			{"Requests with a time target", "reqps", []query{
 				{rate(series("kvoracle_targets_predicted_total"), "outcome"), "predicted: {{outcome}}"}, {rate(series("kvoracle_targets_measured_total"), "outcome"), "measured: {{outcome}}"},
 			}},
