@@ -28,7 +28,8 @@ func (t *Ticket) wake() {
 	}
 }
 
-// freed is told of targets that may have a place more. It costs one load of a number while nobody waits.
+// freed is told of targets that may have a place more; without any it was not noted where. It costs one load of a number
+// while nobody waits.
 func (o *Oracle) freed(now time.Time, ids ...fleet.TargetID) {
 	w := &o.waits
 	if w.some.Load() == 0 {
@@ -39,6 +40,12 @@ func (o *Oracle) freed(now time.Time, ids ...fleet.TargetID) {
 	w.round++
 	for _, id := range ids {
 		o.offer(id, now)
+	}
+	if len(ids) > 0 {
+		return
+	}
+	for model := range w.models {
+		o.offerAll(model, now)
 	}
 }
 
@@ -158,7 +165,7 @@ func (o *Oracle) isDeserted(model string) bool {
 }
 
 // slots are the targets that a decision's bookings are on, to be told to freed when they may have ended. None while nobody
-// waits.
+// waits; somebody may when they have.
 func (o *Oracle) slots(id DecisionID, a *Answer) []fleet.TargetID {
 	if o.waits.some.Load() == 0 {
 		return nil

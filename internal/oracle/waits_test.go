@@ -517,6 +517,21 @@ func TestPairsWaitForBothPlaces(t *testing.T) {
 	})
 }
 
+// TestPlaceFreedWhileAQuestionLinesUp: a request ends while the first to wait looks for a place. Whichever is first, it is
+// served, without a tick.
+func TestPlaceFreedWhileAQuestionLinesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, admit.Config{}, limited("w1", 1))
+		a := c.served(c.ask(nil))
+		for range 3000 {
+			q := c.start(nil)
+			c.end(a)
+			a = c.served(q)
+		}
+		c.waits()
+	})
+}
+
 // TestPlacesAreNeitherLostNorGivenTwice drives a fleet at its limit with all sorts of questions and ends. Whenever nothing
 // moves by itself, no target has more than it accepts, and nobody waits whom a free place suits.
 func TestPlacesAreNeitherLostNorGivenTwice(t *testing.T) {
