@@ -82,7 +82,7 @@ func New(opts ...Option) (*Oracle, error) {
 		// A pipe is there or not at once: waiting a second for it as for a network would only slow tests down.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 50 * time.Millisecond},
-			MinConnectTimeout: time.Second,
+			MinConnectTimeout: 20 * time.Second, // for a machine that is ten times too busy; a pipe that breaks is noticed at once
 		}),
 	}, o.config.dialOpts...)
 	conn, err := grpc.NewClient("passthrough:///clienttest", dial...)
