@@ -118,7 +118,7 @@ type Config struct {
 	// ExtProcBodyTimeout is how long such a body may take to come where Envoy does not bound it (FULL_DUPLEX_STREAMED);
 	// then the request goes on without a decision. 0: 30 s.
 	ExtProcBodyTimeout time.Duration
-	// TokenizeURL is an engine (vLLM) that is asked, by POST /tokenize, for the token ids of prompts that come as text over
+	// TokenizeURL is an engine (vLLM) that is asked, by /render or /tokenize, for the token ids of prompts that come as text over
 	// HTTP, "http://host:port"; so they can be matched with what engines report. Empty: none, text is matched with text.
 	TokenizeURL string
 	// TokenizeBudget is how long such an answer may take; a decision does without a later one. 0: 20 ms.

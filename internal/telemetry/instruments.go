@@ -160,7 +160,7 @@ func Instruments() []Instrument {
 		{mPrompted, Counter, "{prompt}", "Prompts decided for Envoy, by what they were known by: token ids in the body, a tokenizer, or their text.", []string{kSource}, nil},
 		{mUnobserved, Counter, "{response}", "Responses that Envoy showed and whose decision is not known here: another replica's, or over already.", nil, nil},
 		{mLogged, Counter, "{entry}", "Entries of Envoy's access log, by what they did: ended a booking; alive (it lives on); unknown (of a decision of another replica's, or over already); foreign (nothing was booked for it); and lost, bookings given up since no entry came.", []string{kOutcome}, nil},
-		{mTokenized, Counter, "{request}", "Texts whose tokens an engine was asked for: asked, known (remembered); or done without: late, busy, failed, foreign (of a kind that is not asked about).", []string{kOutcome}, nil},
+		{mTokenized, Counter, "{request}", "Texts whose tokens an engine was asked for: rendered or asked (it has answered by /render or /tokenize), known (remembered); or done without: late, busy, failed, foreign (of a kind that is not asked about).", []string{kOutcome}, nil},
 
 		{mQueued, Gauge, "{question}", "Questions that wait for a place, all workers that could take them being at their limits.", nil, nil},
 		{mQueueWaits, Histogram, "s", "How long questions waited for a place, by how that ended: served, timeout, displaced (a more urgent one, or one of a tenant with fewer, took its place in the queue), abandoned (its caller left), draining, failed (nobody can take it any more).", []string{kOutcome}, slow},

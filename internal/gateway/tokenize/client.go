@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/gateway/prompt"
@@ -20,12 +21,13 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Asked   Outcome = iota // the engine has answered
-	Known                  // it was remembered
-	Late                   // the budget is spent
-	Busy                   // too many were under way
-	Failed                 // the engine has refused, or answered nonsense
-	Foreign                // of a kind that is not asked about
+	Asked    Outcome = iota // the engine has answered, by /tokenize
+	Known                   // it was remembered
+	Late                    // the budget is spent
+	Busy                    // too many were under way
+	Failed                  // the engine has refused, or answered nonsense
+	Foreign                 // of a kind that is not asked about
+	Rendered                // the engine has answered, by /render
 )
 
 // String gives the name in metrics.
@@ -43,6 +45,8 @@ func (o Outcome) String() string {
 		return "failed"
 	case Foreign:
 		return "foreign"
+	case Rendered:
+		return "rendered"
 	default:
 		return "unknown"
 	}
@@ -50,7 +54,7 @@ func (o Outcome) String() string {
 
 // Config is what a Client is told. URL must be set; every other zero means its default.
 type Config struct {
-	// URL of an engine, or of a balancer in front of several, without /tokenize.
+	// URL of an engine, or of a balancer in front of several, without a path.
 	URL string
 	// Budget is how long an answer may take; default 20 ms.
 	Budget time.Duration
@@ -72,7 +76,16 @@ type Client struct {
 	slots chan struct{}
 	seed  maphash.Seed
 	cache *cache
+	start time.Time
+	// unserved is, by kind, until when its /render is not asked for, as time since start.
+	unserved [numKinds]atomic.Int64
 }
+
+const (
+	numKinds = int(prompt.Messages) + 1
+	// askAgain is how long an engine without /render is not asked for it.
+	askAgain = time.Minute
+)
 
 // New makes a Client.
 func New(cfg Config) *Client {
@@ -91,7 +104,7 @@ func New(cfg Config) *Client {
 		cfg.Counted = func(Outcome) {}
 	}
 	return &Client{
-		cfg: cfg, url: strings.TrimSuffix(cfg.URL, "/") + "/tokenize",
+		cfg: cfg, url: strings.TrimSuffix(cfg.URL, "/"), start: time.Now(),
 		http: &http.Client{
 			Transport: &http.Transport{MaxIdleConnsPerHost: cfg.Parallel, IdleConnTimeout: 90 * time.Second},
 			// An engine that sends us elsewhere is none.
@@ -111,11 +124,18 @@ func (c *Client) Tokens(ctx context.Context, kind prompt.Kind, r *prompt.Request
 }
 
 func (c *Client) tokens(ctx context.Context, kind prompt.Kind, r *prompt.Request, body [][]byte) ([]uint32, Outcome) {
+	path := renderPath(kind, r, body)
+	canRender := path != "" && time.Since(c.start) >= time.Duration(c.unserved[kind].Load())
 	question := ask(kind, r, body)
-	if question == nil {
+	var key uint64
+	switch {
+	case canRender:
+		key = c.key(kind, body)
+	case question != nil:
+		key = maphash.Bytes(c.seed, question)
+	default:
 		return nil, Foreign
 	}
-	key := maphash.Bytes(c.seed, question)
 	if ids := c.cache.get(key); ids != nil {
 		return ids, Known
 	}
@@ -127,7 +147,23 @@ func (c *Client) tokens(ctx context.Context, kind prompt.Kind, r *prompt.Request
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Budget)
 	defer cancel()
-	ids, err := c.call(ctx, question)
+	var ids []uint32
+	var err error
+	outcome := Asked
+	if canRender {
+		outcome = Rendered
+		ids, err = c.render(ctx, path, body)
+		if errors.Is(err, errUnserved) {
+			c.unserved[kind].Store(int64(time.Since(c.start) + askAgain))
+			if question == nil {
+				return nil, Foreign
+			}
+			canRender, outcome, key = false, Asked, maphash.Bytes(c.seed, question)
+		}
+	}
+	if !canRender {
+		ids, err = c.tokenize(ctx, question)
+	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
 		return nil, Late
@@ -135,7 +171,18 @@ func (c *Client) tokens(ctx context.Context, kind prompt.Kind, r *prompt.Request
 		return nil, Failed
 	}
 	c.cache.put(key, ids)
-	return ids, Asked
+	return ids, outcome
+}
+
+// key names the whole of a request.
+func (c *Client) key(kind prompt.Kind, body [][]byte) uint64 {
+	var h maphash.Hash
+	h.SetSeed(c.seed)
+	_ = h.WriteByte(byte(kind)) // it never fails
+	for _, piece := range body {
+		_, _ = h.Write(piece)
+	}
+	return h.Sum64()
 }
 
 // ask is the question about a prompt; nil: there is none.
@@ -168,19 +215,14 @@ func ask(kind prompt.Kind, r *prompt.Request, body [][]byte) []byte {
 
 var errAnswer = errors.New("tokenize: the engine did not answer with tokens")
 
-func (c *Client) call(ctx context.Context, question []byte) ([]uint32, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(question))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := c.http.Do(req)
+// tokenize asks by /tokenize.
+func (c *Client) tokenize(ctx context.Context, question []byte) ([]uint32, error) {
+	resp, err := c.post(ctx, "/tokenize", bytes.NewReader(question), len(question))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	const longestNumber = 12 // with its comma and a space
-	in := io.LimitReader(resp.Body, int64(longestNumber*c.cfg.MaxTokens+4096))
+	in := c.limited(resp)
 	if resp.StatusCode != http.StatusOK {
 		_, _ = io.Copy(io.Discard, in) // so that the connection can be used again
 		return nil, fmt.Errorf("%w: %s", errAnswer, resp.Status)
@@ -191,8 +233,31 @@ func (c *Client) call(ctx context.Context, question []byte) ([]uint32, error) {
 	if err := json.NewDecoder(in).Decode(&answer); err != nil {
 		return nil, err
 	}
-	if len(answer.Tokens) == 0 || len(answer.Tokens) > c.cfg.MaxTokens {
+	return c.checked(answer.Tokens)
+}
+
+func (c *Client) post(ctx context.Context, path string, body io.Reader, length int) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.ContentLength = int64(length)
+	req.Header.Set("Content-Type", "application/json")
+	return c.http.Do(req)
+}
+
+// limited is as much of an answer as is read.
+func (c *Client) limited(resp *http.Response) io.Reader {
+	const longestNumber = 12 // with its comma and a space
+	return io.LimitReader(resp.Body, int64(longestNumber*c.cfg.MaxTokens+longestRest))
+}
+
+// longestRest is what an answer may have beside its tokens.
+const longestRest = 16 << 10
+
+func (c *Client) checked(ids []uint32) ([]uint32, error) {
+	if len(ids) == 0 || len(ids) > c.cfg.MaxTokens {
 		return nil, errAnswer
 	}
-	return answer.Tokens, nil
+	return ids, nil
 }

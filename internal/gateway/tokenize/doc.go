@@ -1,5 +1,8 @@
-// Package tokenize asks an inference engine for the token ids of a prompt that came as text: vLLM's POST /tokenize, which
-// applies the model's own chat template. A prompt whose tokens are known is matched with what engines report; one whose are
+// Package tokenize asks an inference engine for the token ids of a prompt that came as text: by vLLM's /render (POST
+// /v1/chat/completions/render and the like, with --enable-scale-out), which takes the whole request and says what the engine would
+// compute; or by POST /tokenize, which applies the model's own chat template to messages and tools. Which of them is served is found
+// out by asking: an engine that has no /render is not asked for it again for a minute, and /tokenize answers within what is left of
+// the same budget. A prompt whose tokens are known is matched with what engines report; one whose are
 // not, by its text.
 //
 // It is a help and no need: an answer that does not come within the budget is done without, so a decision waits for no

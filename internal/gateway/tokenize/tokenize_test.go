@@ -17,12 +17,16 @@ import (
 	"github.com/kvoracle/kvoracle/internal/gateway/prompt"
 )
 
-// engine answers as vLLM does, and remembers what it was asked.
+// engine answers as vLLM does without --enable-scale-out, and remembers what else it was asked.
 func engine(t *testing.T, answer func(w http.ResponseWriter, r *http.Request)) (url string, asked *[]string) {
 	t.Helper()
 	asked = new([]string)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
+		if strings.HasSuffix(r.URL.Path, "/render") {
+			http.Error(w, `{"error":{"message":"Scale-out endpoints are disabled.","type":"PermissionDeniedError","code":403}}`, http.StatusForbidden)
+			return
+		}
 		*asked = append(*asked, r.Method+" "+r.URL.Path+" "+string(b))
 		answer(w, r)
 	}))

@@ -108,7 +108,7 @@ func (s *settings) groups() []group {
 		{"Envoy and other HTTP gateways", []setting{
 			{"ext-proc-max-body", "longest body that Envoy may send; 0: what fits a message", number(&s.ExtProcMaxBody)},
 			{"ext-proc-body-timeout", "how long a streamed body may take to come", span(&s.ExtProcBodyTimeout)},
-			{"tokenize-url", "vLLM engine that turns text into tokens (POST /tokenize); empty: none", str(&s.TokenizeURL)},
+			{"tokenize-url", "vLLM engine that turns text into tokens (/render or /tokenize); empty: none", str(&s.TokenizeURL)},
 			{"tokenize-budget", "how long a decision waits for that", span(&s.TokenizeBudget)},
 			{"ext-proc-max-queue", "how long a request of Envoy's waits for a place when all workers are full", span(&s.ExtProcMaxQueue)},
 			{"objectives", "priorities of objectives that requests name: name=priority,...", str(&s.Objectives)},
