@@ -3,7 +3,6 @@ package telemetry
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -32,7 +31,14 @@ func (t *Telemetry) EndDecision(span trace.Span, a *oracle.Answer, err error) {
 		if err != nil {
 			describeError(span, err)
 		} else if a != nil {
-			span.SetAttributes(describe(a)...)
+			to, ok := t.described.Get().(*[]attribute.KeyValue)
+			if !ok {
+				to = new([]attribute.KeyValue)
+			}
+			*to = describe((*to)[:0], a)
+			span.SetAttributes(*to...) // the SDK copies them
+			clear(*to)
+			t.described.Put(to)
 		}
 	}
 	span.End()
@@ -64,9 +70,10 @@ func (carrier) Set(string, string) {}
 // Keys implements propagation.TextMapCarrier.
 func (carrier) Keys() []string { return []string{"traceparent"} }
 
-// describe is everything a span says of an answer. No prompt contents are in an answer.
-func describe(a *oracle.Answer) []attribute.KeyValue {
-	attrs := []attribute.KeyValue{
+// describe appends everything a span says of an answer. No prompt contents are in an answer.
+func describe(attrs []attribute.KeyValue, a *oracle.Answer) []attribute.KeyValue {
+	attrs = append(
+		attrs,
 		attribute.String(aModel, a.Model),
 		attribute.Bool(aRepeated, a.Repeated),
 		attribute.String(aPolicy, a.Policy),
@@ -92,16 +99,26 @@ func describe(a *oracle.Answer) []attribute.KeyValue {
 		attribute.Float64(aCostCopy, -a.Terms.Copy),
 		attribute.String(aBlocks, a.Blocks.String()),
 		attribute.String(aLoad, a.Load.String()),
-	}
+	)
 	if s := a.Shadow; s != nil {
 		attrs = append(attrs,
 			attribute.String(aShadowPolicy, s.Policy), attribute.String(aShadowWorker, s.Target.Worker), attribute.Int(aShadowRank, s.Target.Rank),
 			attribute.Bool(aShadowAgrees, s.Agrees), attribute.Float64(aShadowCost, s.Cost), attribute.Float64(aShadowTTFT, s.TTFT))
 	}
 	if a.Decision != 0 {
-		attrs = append(attrs, attribute.String(aDecisionID, fmt.Sprintf("%016x", uint64(a.Decision)))) // as wire writes it
+		attrs = append(attrs, attribute.String(aDecisionID, decisionID(a.Decision)))
 	}
 	return attrs
+}
+
+// decisionID is a decision's id as wire writes it.
+func decisionID(id oracle.DecisionID) string {
+	const digits = "0123456789abcdef"
+	var b [16]byte
+	for i := range b {
+		b[i] = digits[uint64(id)>>(60-4*i)&15]
+	}
+	return string(b[:])
 }
 
 // describeError says why there is no answer: the stable reason, never the message, which may quote what the caller sent.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,6 +48,7 @@ type Telemetry struct {
 	observer   *observer
 	gauges     gauges
 	noSpan     trace.Span
+	described  sync.Pool // of *[]attribute.KeyValue
 	// onlySampled says that without a sampled parent no span can come out, so that asking the sampler can be skipped.
 	onlySampled bool
 }
