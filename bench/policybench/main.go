@@ -2,8 +2,10 @@
 //
 //	bar NAME MEASURED LIMIT ok|short
 //
-// per promise. A fleet in full work with a quarter of its targets holding some of the prompt, and one without any work or
-// holders, in which everything ties; three places are asked for. Processor time of the thread, the median of several rounds.
+// per promise. The question is put as the oracle does it: four places are ranked, a fleet in full work holds some of the prompt
+// on a quarter of its targets (half of them what others hold as well, half something of their own), and the lack of a copy of
+// the deepest match has cost something; or nothing yet, which is the usual case. An idle fleet holds nothing, and everything
+// ties. Processor time of the thread, the median of several rounds.
 package main
 
 import (
@@ -25,14 +27,18 @@ func main() {
 		name  string
 		n     int
 		idle  bool
+		debt  float64 // s
 		limit float64 // ns
 	}{
-		{"choice-64-busy", 64, false, 300},
-		{"choice-64-idle", 64, true, 300},
-		{"choice-1024-busy", 1024, false, 4000},
-		{"choice-1024-idle", 1024, true, 4000},
+		{"choice-64-busy", 64, false, 0, 300},
+		{"choice-64-indebted", 64, false, 0.01, 300},
+		{"choice-64-idle", 64, true, 0, 300},
+		{"choice-1024-busy", 1024, false, 0, 4000},
+		{"choice-1024-indebted", 1024, false, 0.01, 4000},
+		{"choice-1024-idle", 1024, true, 0, 4000},
 	} {
 		req, table := question(c.n, c.idle)
+		req.Debt = c.debt
 		var ns, allocations []float64
 		for range rounds {
 			var d policy.Pick
@@ -61,8 +67,12 @@ func main() {
 func question(n int, idle bool) (*policy.Request, *policy.Table) {
 	rnd := rand.New(rand.NewPCG(1, uint64(n)))
 	model := policy.DefaultCostModel()
-	req := &policy.Request{PromptTokens: 8000, ExpectedOutput: 200, Places: 3, Prices: policy.Prices{Prefill: 2}}
-	t := &policy.Table{}
+	req := &policy.Request{PromptTokens: 8000, ExpectedOutput: 200, Places: 4, Prices: policy.Prices{Prefill: 2}}
+	t := &policy.Table{Kinds: []policy.Holder{{Uncached: 8000}}, Kind: make([]uint8, n)}
+	for _, cached := range []int{1600, 4800, 7200} {
+		c := policy.Candidate{Cached: [fleet.NumTiers]int{cached}}
+		t.Kinds = append(t.Kinds, policy.NewHolder(req.PromptTokens, &c))
+	}
 	for i := range n {
 		c := policy.Candidate{Target: fleet.TargetID(i), KVUsed: -1, Cost: &model}
 		if !idle {
@@ -70,14 +80,21 @@ func question(n int, idle bool) (*policy.Request, *policy.Table) {
 			c.InFlight = c.Prefilling + c.Decoding
 			c.PendingPrefill = float64(c.Prefilling) * 0.05 * rnd.Float64()
 			c.ActiveTokens = float64(c.InFlight) * 4000
-			if rnd.IntN(4) == 0 {
-				c.Cached[0] = rnd.IntN(8000)
+			switch rnd.IntN(8) {
+			case 0:
+				t.Kind[i] = uint8(1 + rnd.IntN(3))
+				req.Deepest = 800
+			case 1:
+				c.Cached[0] = rnd.IntN(7000)
 				t.Holders = append(t.Holders, policy.NewHolder(req.PromptTokens, &c))
 			}
 		}
 		t.Members = append(t.Members, c.Target)
 		t.Rows = append(t.Rows, policy.NewRow(&c, req.Prices))
 		t.Chosen = append(t.Chosen, uint64(i*7919%n))
+	}
+	if idle {
+		t.Kinds, t.Kind = nil, nil
 	}
 	return req, t
 }

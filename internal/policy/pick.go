@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"math"
 	"slices"
 
@@ -37,10 +36,13 @@ type Pick struct {
 	// Owed is as of a Decision.
 	Owed float64
 
-	kinds []Holder  // of members that are no holders
+	kinds []Holder  // of members that are no holders; while Pick runs
+	none  [1]Holder // them, where nobody holds anything
 	sizes []size    // of the kinds
 	costs []float64 // of the members
 	pos   []int32   // places of the holders among the members
+	same  []uint8   // zeros, for members of one kind
+	floor bound     // where somebody holds something
 }
 
 // size is what the cost of a prompt depends on beside the load.
@@ -64,29 +66,24 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 	if len(t.Members) == 0 {
 		return
 	}
-	if d.kinds = append(d.kinds[:0], t.Kinds...); len(d.kinds) == 0 {
-		d.kinds = append(d.kinds, Holder{Uncached: narrow(req.PromptTokens)})
+	if d.kinds = t.Kinds; len(d.kinds) == 0 {
+		d.none[0] = Holder{Uncached: narrow(req.PromptTokens)}
+		d.kinds = d.none[:]
 	}
-	least, elsewhere := d.price(req, t)
-
 	places := req.Places
 	if places <= 0 {
 		places = len(t.Members)
 	}
 	keep := min(max(places, 2), len(t.Members)) // the reason compares the first two
-	costs := d.costs
-	for i := range costs[:keep] {
-		d.keep(t, least, i, keep)
-	}
-	limit, last := d.last(least), t.lastOf(d, least) // what costs more cannot be among them
-	for i := keep; i < len(costs); i++ {
-		if costs[i] > limit || last.isTied && t.yields(i, &last) {
-			continue
-		}
-		d.keep(t, least, i, keep)
-		limit, last = d.last(least), t.lastOf(d, least)
-	}
 
+	q := asked(req)
+	d.price(&q, t)
+	d.smallest(keep)
+	if q.debt > 0 {
+		d.discount(&q, t, keep)
+	}
+	least := d.Top[0].Cost
+	d.rank(t, least)
 	switch {
 	case len(d.Top) == 1:
 		d.Reason = OnlyCandidate
@@ -95,122 +92,48 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 	default:
 		_, d.Reason = t.tieBreak(d, &d.Top[0], &d.Top[1])
 	}
-	d.owe(req, t, min(elsewhere, least))
-	d.Top = d.Top[:min(places, len(d.Top))]
+	d.owe(&q, t, least)
+	d.Top, d.kinds = d.Top[:min(places, len(d.Top))], nil
 }
 
-// owe finds what the choice changes of the debt, when everybody with all that the deepest holder has would have cost this
-// much at the least.
-func (d *Pick) owe(req *Request, t *Table, elsewhere float64) {
-	if req.Deepest <= 0 {
-		return
-	}
-	best, prompt := &d.Top[0], float64(narrow(req.PromptTokens))
-	n, deepest := float64(t.holder(d, best).Uncached), req.deepest()
-	if n > deepest {
-		r := &t.Rows[t.Members[best.Member]]
-		c := r.copyOf(within(req.Prices.Prefill, maxRate), n, pairsOf(n, prompt-n), deepest, pairsOf(deepest, prompt-deepest))
-		if c > 0 {
-			d.Owed = -min(req.debt(), c)
-			return
-		}
-	}
-	d.Owed = max(best.Cost-elsewhere, 0)
+// question is a Request in range, as the costs read it.
+type question struct {
+	prompt, out, price float64 // tokens, tokens, Prices.Prefill
+	isHeld             bool    // somebody holds something
+	deepest, pairs     float64 // what the deepest holder has to compute
+	debt               float64 // 0 where nobody holds anything
 }
 
-// last is the greatest cost that can still be among the kept.
-func (d *Pick) last(least float64) float64 {
-	return max(d.Top[len(d.Top)-1].Cost, math.Nextafter(least+TieBand, math.Inf(1)))
+func asked(req *Request) question {
+	q := question{
+		prompt: float64(narrow(req.PromptTokens)), out: within(req.ExpectedOutput, maxTokens), price: within(req.Prices.Prefill, maxRate),
+		isHeld: req.Deepest > 0,
+	}
+	if q.isHeld {
+		q.deepest, q.debt = req.deepest(), req.debt()
+		q.pairs = pairsOf(q.deepest, q.prompt-q.deepest)
+	}
+	return q
 }
 
-// lastKept is what decides whether a member that ties with the last one kept ranks behind it.
-type lastKept struct {
-	isTied   bool // with the first; false also where ties are decided by more than what follows
-	kind     uint8
-	session  fleet.TargetID // the one for which more decides
-	inFlight int64
-	chosen   uint64
+// sizeOf is what the cost of what is left of a prompt depends on.
+func (q *question) sizeOf(h *Holder) size {
+	n := float64(h.Uncached)
+	return size{n, pairsOf(n, q.prompt-n), q.prompt - float64(h.Shared) + q.out}
 }
 
-// lastOf is the last one kept of a table without holders, where ties are between those who hold alike.
-func (t *Table) lastOf(d *Pick, least float64) (l lastKept) {
-	v := &d.Top[len(d.Top)-1]
-	id := t.Members[v.Member]
-	if len(d.pos) > 0 || v.Cost-least > TieBand || t.HasSession && id == t.Session {
-		return lastKept{}
-	}
-	l = lastKept{isTied: true, session: math.MaxUint32, inFlight: t.Rows[id].InFlight, chosen: t.Chosen[id]}
-	if t.HasSession {
-		l.session = t.Session
-	}
-	if len(t.Kind) > 0 {
-		l.kind = t.Kind[v.Member]
-	}
-	return l
-}
-
-// yields reports that member i ranks behind an earlier one that it ties with. False: perhaps not.
-func (t *Table) yields(i int, l *lastKept) bool {
-	if len(t.Kind) > 0 && t.Kind[i] != l.kind {
-		return false
-	}
-	id := t.Members[i]
-	x := t.Rows[id].InFlight
-	return id != l.session && (x > l.inFlight || x == l.inFlight && t.Chosen[id] >= l.chosen)
-}
-
-// keep inserts member i among the kept, if it is one of them.
-func (d *Pick) keep(t *Table, least float64, i, keep int) {
-	v := Picked{Member: i, Cost: d.costs[i], holder: -1}
-	if len(d.pos) > 0 {
-		if k, ok := slices.BinarySearch(d.pos, int32(i)); ok {
-			v.holder = int32(k)
-		}
-	}
-	if len(d.Top) == keep {
-		if !t.before(d, least, &v, &d.Top[keep-1]) {
-			return
-		}
-		d.Top = d.Top[:keep-1]
-	}
-	j := len(d.Top)
-	d.Top = append(d.Top, v)
-	for ; j > 0 && t.before(d, least, &v, &d.Top[j-1]); j-- {
-		d.Top[j] = d.Top[j-1]
-	}
-	d.Top[j] = v
-}
-
-// price fills d.costs and d.pos and returns the least cost, and the least there would be if those who have less had all
-// that the deepest holder has.
-func (d *Pick) price(req *Request, t *Table) (least, elsewhere float64) {
-	prompt := float64(narrow(req.PromptTokens))
-	out := within(req.ExpectedOutput, maxTokens)
-	g := within(req.Prices.Prefill, maxRate)
+// price fills d.costs, without what is paid of copies, and d.pos. Where somebody holds something it finds d.floor, too.
+func (d *Pick) price(q *question, t *Table) {
 	d.sizes = d.sizes[:0]
 	for i := range d.kinds {
-		k := &d.kinds[i]
-		own := float64(k.Uncached)
-		d.sizes = append(d.sizes, size{own, pairsOf(own, prompt-own), prompt - float64(k.Shared) + out})
+		d.sizes = append(d.sizes, q.sizeOf(&d.kinds[i]))
 	}
-
 	d.costs = slices.Grow(d.costs[:0], len(t.Members))[:len(t.Members)]
-	costs, rows, kind := d.costs, t.Rows, t.Kind
-	if len(d.sizes) == 1 {
-		kind = nil
-	}
-	k := &d.sizes[0]
-	for i, id := range t.Members {
-		if kind != nil {
-			k = &d.sizes[kind[i]]
-		}
-		r := &rows[id]
-		// Row.cost, written out: it is too large to be inlined.
-		cost := r.Base + out*r.PerOut + (r.Stretch+g)*(r.PerToken*k.own+r.PerPair*k.pairs)
-		if over := k.need - r.Room; over > 0 {
-			cost += out * r.PerOver * over
-		}
-		costs[i] = cost
+	first, last := int(t.Members[0]), int(t.Members[len(t.Members)-1])
+	if !q.isHeld && len(d.sizes) == 1 && last-first == len(t.Members)-1 {
+		d.priceAlike(q, t.Rows[first:last+1])
+	} else {
+		d.priceEach(q, t)
 	}
 
 	d.pos = d.pos[:0]
@@ -220,64 +143,146 @@ func (d *Pick) price(req *Request, t *Table) (least, elsewhere float64) {
 		at := t.find(h.Target, from)
 		d.pos = append(d.pos, int32(at))
 		from = at + 1
-		n := float64(h.Uncached)
-		costs[at] = rows[h.Target].cost(out, g, n, pairsOf(n, prompt-n), prompt-float64(h.Shared)+out) + h.Transfer
+		s := q.sizeOf(h)
+		d.costs[at] = t.Rows[h.Target].cost(q.out, q.price, s.own, s.pairs, s.need) + h.Transfer
 	}
-	elsewhere = math.Inf(1)
-	if req.Deepest > 0 {
-		elsewhere = d.discount(req, t, g)
-	}
-
-	least = costs[0]
-	for _, c := range costs[1:] {
-		if c < least {
-			least = c
-		}
-	}
-	return least, elsewhere
 }
 
-// discount takes from the cost of copies what is paid of them, and returns the least cost that a member would have which
-// has less than the deepest holder, had it as much.
-func (d *Pick) discount(req *Request, t *Table, g float64) float64 {
-	prompt, debt, deepest := float64(narrow(req.PromptTokens)), req.debt(), req.deepest()
-	deepPairs := pairsOf(deepest, prompt-deepest)
-	kind := t.Kind
-	if len(d.sizes) == 1 {
-		kind = nil
+// kindOf is Table.Kind, or one that is all zeros.
+func (d *Pick) kindOf(t *Table) []uint8 {
+	if len(d.sizes) > 1 {
+		return t.Kind
 	}
-	elsewhere, next, at := math.Inf(1), 0, -1 // at is the place of the next holder
-	if len(d.pos) > 0 {
-		at = int(d.pos[0])
+	if n := len(t.Members) - len(d.same); n > 0 {
+		d.same = append(d.same, make([]uint8, n)...)
 	}
-	s := &d.sizes[0]
-	for i, id := range t.Members {
-		if kind != nil {
-			s = &d.sizes[kind[i]]
+	return d.same
+}
+
+// priceAlike is the loop of price for members whose ids have no gaps and who hold alike. Row.cost is written
+// out here and in priceEach: it is too large to be inlined.
+func (d *Pick) priceAlike(q *question, rows []Row) {
+	costs, k, out, price := d.costs[:len(rows)], d.sizes[0], q.out, q.price
+	for i := range rows {
+		r := &rows[i]
+		cost := r.Base + out*r.PerOut + (r.Stretch+price)*(r.PerToken*k.own+r.PerPair*k.pairs)
+		if over := k.need - r.Room; over > 0 {
+			cost += out * r.PerOver * over
 		}
-		n, p := s.own, s.pairs
-		if i == at {
-			n = float64(t.Holders[next].Uncached)
-			p = pairsOf(n, prompt-n)
-			if next++; next < len(d.pos) {
-				at = int(d.pos[next])
-			}
+		costs[i] = cost
+	}
+}
+
+// priceEach is the loop of price for everybody. It notes on the way what all would cost at the least with what the deepest
+// holder has: without transfers, and as if memory were not short.
+func (d *Pick) priceEach(q *question, t *Table) {
+	members, rows, sizes := t.Members, t.Rows, d.sizes
+	costs, kind := d.costs[:len(members)], d.kindOf(t)[:len(members)]
+	out, price, deepest, deepPairs := q.out, q.price, q.deepest, q.pairs
+	floor := bound{cost: math.Inf(1)}
+	for i, id := range members {
+		k, r := &sizes[kind[i]], &rows[id]
+		base, stretch := r.Base+out*r.PerOut, r.Stretch+price
+		cost := base + stretch*(r.PerToken*k.own+r.PerPair*k.pairs)
+		if over := k.need - r.Room; over > 0 {
+			cost += out * r.PerOver * over
 		}
-		if n <= deepest {
+		costs[i] = cost
+		if c := base + stretch*(r.PerToken*deepest+r.PerPair*deepPairs); c < floor.cost {
+			floor = bound{c, int32(i)}
+		}
+	}
+	d.floor = floor
+}
+
+// bound is a cost that no member goes below, and the member that comes nearest to it.
+type bound struct {
+	cost   float64
+	member int32
+}
+
+// discount takes from the cost of copies what is paid of them, where that can bring one of them among the first keep:
+// what is more than the debt above the last of these cannot become one, and keeps its cost. Top has the smallest costs, before
+// as after.
+func (d *Pick) discount(q *question, t *Table, keep int) {
+	limit := d.Top[len(d.Top)-1].Cost + q.debt + TieBand
+	limit += limit * 1e-12 // rounding must not leave one out
+	d.Top = d.Top[:0]
+	next := 0
+	for i, cost := range d.costs {
+		if cost > limit {
 			continue
 		}
-		c := t.Rows[id].copyOf(g, n, p, deepest, deepPairs)
-		if hypothetical := d.costs[i] - c; hypothetical < elsewhere {
-			elsewhere = hypothetical
+		for next < len(d.pos) && d.pos[next] < int32(i) {
+			next++
 		}
-		if debt < c {
-			c = debt
+		var s size
+		switch {
+		case next < len(d.pos) && d.pos[next] == int32(i):
+			s = q.sizeOf(&t.Holders[next])
+		case len(d.sizes) > 1:
+			s = d.sizes[t.Kind[i]]
+		default:
+			s = d.sizes[0]
 		}
-		if d.costs[i] -= c; d.costs[i] < 0 {
-			d.costs[i] = 0
+		if s.own > q.deepest {
+			c := t.Rows[t.Members[i]].copyOf(q.price, s.own, s.pairs, q.deepest, q.pairs)
+			cost = max(cost-min(q.debt, c), 0)
+			d.costs[i] = cost
+		}
+		if len(d.Top) < keep {
+			d.Top = append(d.Top, Picked{Member: i, Cost: cost})
+		} else if last := &d.Top[keep-1]; cost < last.Cost {
+			*last = Picked{Member: i, Cost: cost}
+		} else {
+			continue
+		}
+		sift(d.Top)
+	}
+}
+
+// owe finds what the choice changes of the debt. least is the least cost.
+func (d *Pick) owe(q *question, t *Table, least float64) {
+	if !q.isHeld {
+		return
+	}
+	best := &d.Top[0]
+	s := q.sizeOf(t.holder(d, best))
+	if s.own > q.deepest {
+		if c := t.Rows[t.Members[best.Member]].copyOf(q.price, s.own, s.pairs, q.deepest, q.pairs); c > 0 {
+			d.Owed = -min(q.debt, c)
+			return
 		}
 	}
-	return elsewhere
+	if best.Cost > min(d.floor.cost, least) {
+		d.Owed = best.Cost - min(d.elsewhere(q, t), least)
+	}
+}
+
+// elsewhere is the least cost that a member would have which has less than the deepest holder, had it as much.
+func (d *Pick) elsewhere(q *question, t *Table) float64 {
+	at := int(d.floor.member)
+	cost, ok := d.supposed(q, t, at)
+	if ok && cost <= d.floor.cost {
+		return cost // nobody goes below it
+	}
+	least := math.Inf(1)
+	for i := range t.Members {
+		if cost, ok := d.supposed(q, t, i); ok {
+			least = min(least, cost)
+		}
+	}
+	return least
+}
+
+// supposed is what a member would cost with all that the deepest holder has; false: it has as much.
+func (d *Pick) supposed(q *question, t *Table, i int) (cost float64, ok bool) {
+	h := d.memberHolds(t, i)
+	s := q.sizeOf(h)
+	if s.own <= q.deepest {
+		return 0, false
+	}
+	return t.Rows[t.Members[i]].cost(q.out, q.price, q.deepest, q.pairs, s.need) + h.Transfer, true
 }
 
 // find is the place of a member at or after from. It is looked for at double the distance each time, which is quick both
@@ -295,51 +300,17 @@ func (t *Table) find(id fleet.TargetID, from int) int {
 	return lo + i
 }
 
-// before is the ranking of the package comment for a and b, with the least cost of all.
-func (t *Table) before(d *Pick, least float64, a, b *Picked) bool {
-	tiedA, tiedB := a.Cost-least <= TieBand, b.Cost-least <= TieBand
-	switch {
-	case tiedA && tiedB:
-		order, _ := t.tieBreak(d, a, b)
-		return order < 0
-	case tiedA != tiedB:
-		return tiedA
-	case a.Cost != b.Cost:
-		return a.Cost < b.Cost
-	default:
-		return a.Member < b.Member
+// holderAt is the place of a member among the holders, or -1.
+func (d *Pick) holderAt(member int) int32 {
+	if k, ok := slices.BinarySearch(d.pos, int32(member)); ok {
+		return int32(k)
 	}
+	return -1
 }
 
-// tieBreak is tieBreak of the candidates, from rows and holders.
-func (t *Table) tieBreak(d *Pick, a, b *Picked) (int, Reason) {
-	if ha, hb := t.holder(d, a), t.holder(d, b); ha != hb {
-		if o := cmp.Compare(ha.Uncached, hb.Uncached); o != 0 {
-			return o, TieDeeperMatch
-		}
-		if o := cmp.Compare(hb.Cached, ha.Cached); o != 0 {
-			return o, TieDeeperMatch
-		}
-		if o := cmp.Compare(hb.Held, ha.Held); o != 0 {
-			return o, TieDeeperMatch
-		}
-	}
-	ia, ib := t.Members[a.Member], t.Members[b.Member]
-	if t.HasSession {
-		if ia == t.Session {
-			return -1, TieSession
-		}
-		if ib == t.Session {
-			return 1, TieSession
-		}
-	}
-	if x, y := t.Rows[ia].InFlight, t.Rows[ib].InFlight; x != y {
-		return cmp.Compare(x, y), TieFewestInFlight
-	}
-	if x, y := t.Chosen[ia], t.Chosen[ib]; x != y {
-		return cmp.Compare(x, y), TieLeastRecent
-	}
-	return cmp.Compare(a.Member, b.Member), TieLeastRecent
+// memberHolds is what a member holds.
+func (d *Pick) memberHolds(t *Table, i int) *Holder {
+	return t.holder(d, &Picked{Member: i, holder: d.holderAt(i)})
 }
 
 // holder is what a candidate holds, be it nothing.

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
 )
 
 // tableOf makes the rows of candidates, ordered by id as a table must be, and their order.
@@ -43,16 +45,19 @@ func TestPickEqualsChoose(t *testing.T) {
 	var got Pick
 	for n := range 50_000 {
 		req, cands := coarse(r, []*CostModel{&model, &tight, &free}[r.IntN(3)])
-		sessions := 0
+		sessions, isCold := 0, r.IntN(4) == 0
 		for i := range cands {
 			c := &cands[i]
+			if isCold { // nobody holds anything
+				c.Cached, c.Expected, c.Held = [fleet.NumTiers]int{}, 0, 0
+			}
 			c.Preferred = 0 // one that prefers labels goes another way
 
 			if c.SameSession { // a session has one target
 				sessions++
 				c.SameSession = sessions == 1
 			}
-			if r.IntN(5) == 0 {
+			if r.IntN(5) == 0 && !isCold {
 				c.Shared, c.HeldTokens, c.OutputToCome = r.IntN(3)*250, float64(r.IntN(4))*1000, float64(r.IntN(2))*500
 			}
 			if r.IntN(9) == 0 {
