@@ -62,6 +62,7 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 	o.owe(r, debt, w.picked.Owed, now)
 
 	form := r.Prompt.form()
+	w.isWhole = o.index.Evicted() == 0
 	for i := range w.picked.Top {
 		at := w.picked.Top[i].Member
 		id := table.Members[at]
@@ -136,12 +137,15 @@ func (w *work) kindWith(h *hold) *kind {
 
 // takeOf appends a target that holds what its kind does.
 func (w *work) takeOf(k *kind, id fleet.TargetID, as form, b *board, req *policy.Request) {
-	s, h := w.roster.at(id), k.hold
-	h.size = w.promptFor(s.worker.BlockSize)
-	if as == asTokens && w.roster.steady.has(id) && s.feed.o.index.Evicted() == 0 {
-		h.id, h.blocks, h.credit = id, Fresh, 1 // as it would be believed, without a look at its feed
+	// Feeds and workers lie anywhere in memory, and are looked at only where they matter.
+	h := k.hold
+	if len(w.prompts) > 1 {
+		h.size = w.promptFor(w.roster.at(id).worker.BlockSize)
+	}
+	if as == asTokens && w.isWhole && w.roster.steady.has(id) {
+		h.id, h.blocks, h.credit = id, Fresh, 1 // as it would be believed
 	} else {
-		h.believe(s.feed, as, w.now)
+		h.believe(w.roster.at(id).feed, as, w.now)
 	}
 	w.take(&h, b, req)
 }

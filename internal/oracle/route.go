@@ -118,6 +118,8 @@ type work struct {
 	table  []policy.Holder
 	common []policy.Holder
 	picked policy.Pick
+	// isWhole: no target had to give up blocks.
+	isWhole bool
 
 	pair *pairing // of a decision for two; nil: none was made with this memory
 }
