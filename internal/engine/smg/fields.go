@@ -32,6 +32,8 @@ func each(m []byte, take func(field)) error {
 			f.bytes, n = protowire.ConsumeBytes(m)
 		case protowire.Fixed32Type, protowire.StartGroupType, protowire.EndGroupType:
 			n = protowire.ConsumeFieldValue(number, kind, m)
+		default: // a type that protobuf does not have
+			return protowire.ParseError(protowire.ConsumeFieldValue(number, kind, m))
 		}
 		if n < 0 {
 			return protowire.ParseError(n)
