@@ -5,12 +5,21 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
 )
 
 // TestHotPrefixSpreads: prompts that begin alike come one by one and decode for long. The worker that holds the beginning
 // is in company before long, but never so much that one prompt by itself would gain by computing it again: without debts
 // all stay there. With them everybody has a copy before the company has cost much more than that, and makes it once.
+// Whether workers report their blocks or not makes no difference.
 func TestHotPrefixSpreads(t *testing.T) {
+	for name, reports := range map[string]bool{"reported": true, "guessed": false} {
+		t.Run(name, func(t *testing.T) { spreadHotPrefix(t, reports) })
+	}
+}
+
+func spreadHotPrefix(t *testing.T, reports bool) {
 	const workers = 4
 	head := make([]uint32, 1000)
 	for i := range head {
@@ -20,9 +29,15 @@ func TestHotPrefixSpreads(t *testing.T) {
 	sessions := map[string]*BlockSession{}
 	for i := range workers {
 		name := fmt.Sprint("w", i)
-		sessions[name] = open(t, o, name, 1, t0)
+		if reports {
+			sessions[name] = open(t, o, name, 1, t0)
+		} else if _, err := o.Register(fleet.Spec{Worker: name, Model: "m", BlockSize: size, DPSize: 1}, t0); err != nil {
+			t.Fatal(err)
+		}
 	}
-	store(t, sessions["w0"], 1, chain(head...), t0)
+	if reports {
+		store(t, sessions["w0"], 1, chain(head...), t0)
+	}
 
 	copies, most, now := map[string]int{}, 0, t0
 	inFlight := map[string]int{}
@@ -36,7 +51,9 @@ func TestHotPrefixSpreads(t *testing.T) {
 		}
 		if a.Matched.Total() == 0 {
 			copies[w]++
-			store(t, sessions[w], 1, chain(head...), now.Add(20*time.Millisecond))
+			if reports {
+				store(t, sessions[w], 1, chain(head...), now.Add(20*time.Millisecond))
+			}
 		}
 		if out, err := o.Progress(&Event{Decision: a.Decision, Step: FirstToken}, now.Add(30*time.Millisecond)); err != nil || out != Applied {
 			t.Fatal(out, err)

@@ -27,9 +27,10 @@ func (o *Oracle) prices(r *RouteRequest, busy float64, now time.Time) policy.Pri
 }
 
 // indebt tells a request how deep the deepest match is, and what the lack of a copy of that has cost. It returns the name
-// of the debt. What is still being computed leaves none: a copy would not have been there sooner.
+// of the debt. What is still being computed leaves none: a copy would not have been there sooner. What is there, and is only not
+// believed in full of a target that does not report, does.
 func (o *Oracle) indebt(req *policy.Request, w *work, deepest *hold, now time.Time) (end uint64) {
-	if deepest == nil || deepest.guess > 0 {
+	if deepest == nil || deepest.isComing() {
 		return 0
 	}
 	if end = w.end(deepest); end != 0 {
@@ -66,8 +67,11 @@ func (w *work) deepest() *hold {
 	return deepest
 }
 
-// deeper is the deeper one of a, which may be nil, and b. Of two it is the one in larger blocks, then the one of which more
-// is reported, so that the order in which they are looked at does not matter.
+// isComing reports whether the end of a match is still being computed.
+func (h *hold) isComing() bool { return h.guess > 0 && h.shared > h.held.Total() }
+
+// deeper is the deeper one of a, which may be nil, and b. Of two it is the one in larger blocks, then one that is there to its
+// end, then the one of which more is reported, so that the order in which they are looked at does not matter.
 func (w *work) deeper(a, b *hold) *hold {
 	x, y := 0, b.depth()
 	if a != nil {
@@ -79,7 +83,17 @@ func (w *work) deeper(a, b *hold) *hold {
 	case y < x || a == nil:
 		return a
 	}
-	if m, n := w.prompts[a.size].size, w.prompts[b.size].size; n > m || n == m && b.guess < a.guess {
+	m, n := w.prompts[a.size].size, w.prompts[b.size].size
+	switch {
+	case m != n:
+		if n > m {
+			return b
+		}
+	case a.isComing() != b.isComing():
+		if a.isComing() {
+			return b
+		}
+	case b.guess < a.guess:
 		return b
 	}
 	return a
