@@ -129,9 +129,10 @@ type Config struct {
 	// LoRA adapter (the revision may be left out), separated by commas. A name that is not here stands for itself. Empty: none.
 	ModelNames string
 
-	// ExtProcMaxQueue is how long a request that Envoy asks about waits for a place while all workers that could take it are at
-	// their limits; its headers may ask for less. Set Envoy's message_timeout longer. 0: it is answered with 429 at once.
-	ExtProcMaxQueue time.Duration
+	// GatewayMaxQueue is how long a request that Envoy or a caller of Dynamo's paths asks about waits for a place while all workers
+	// that could take it are at their limits; its headers may ask for less. Set Envoy's message_timeout longer; Dynamo's callers
+	// wait for 15 s at most. 0: it is answered with 429 at once.
+	GatewayMaxQueue time.Duration
 	// Objectives are the priorities of the objectives that requests name (x-gateway-inference-objective): "name=priority",
 	// separated by commas; the higher goes first, one that is not here has 0. Empty: none.
 	Objectives string

@@ -16,7 +16,7 @@ func TestDefaultsRun(t *testing.T) {
 		for _, f := range reflect.VisibleFields(filled.Type()) {
 			switch f.Name {
 			case "OpsListen", "HTTPListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret", "ShadowPolicy",
-				"ModelNames", "TokenizeURL", "ExtProcMaxQueue", "Objectives", "FirstByteIsToken",
+				"ModelNames", "TokenizeURL", "GatewayMaxQueue", "Objectives", "FirstByteIsToken",
 				"TLSCert", "TLSKey", "TLSClientCA", "TLS12", "AccessFile", "MaxRate", "DataDir":
 				continue // zero means none or off
 			}
@@ -71,7 +71,7 @@ func TestContradictionsAreNamed(t *testing.T) {
 		{"an objective without priority", func(c *Config) { c.Objectives = "premium" }, []string{"Objectives", "premium", "name=priority"}},
 		{"an objective of too high a priority", func(c *Config) { c.Objectives = "a=1,b=2147483648" }, []string{"Objectives", "b=2147483648"}},
 		{"an objective twice", func(c *Config) { c.Objectives = "a=1,a=2" }, []string{"Objectives", "twice"}},
-		{"a wait into the past", func(c *Config) { c.ExtProcMaxQueue = -1 }, []string{"ExtProcMaxQueue"}},
+		{"a wait into the past", func(c *Config) { c.GatewayMaxQueue = -1 }, []string{"GatewayMaxQueue"}},
 		{"no URL", func(c *Config) { c.TokenizeURL = "127.0.0.1:8000" }, []string{"TokenizeURL", "127.0.0.1:8000", "http://"}},
 		{"model names", func(c *Config) { c.ModelNames = "a=m,b" }, []string{"ModelNames", `"b"`}},
 		{"an adapter without a name", func(c *Config) { c.ModelNames = "a=m+" }, []string{"ModelNames", `"a=m+"`}},

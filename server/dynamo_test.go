@@ -6,10 +6,13 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 	"github.com/kvoracle/kvoracle/internal/script"
 )
 
@@ -247,4 +250,39 @@ func alike(v any) any {
 		}
 	}
 	return v
+}
+
+// TestDynamoPriority: while all workers are full bookings wait, the most urgent first.
+func TestDynamoPriority(t *testing.T) {
+	r := up(t, Config{HTTPListen: "127.0.0.1:0", GatewayMaxQueue: time.Hour})
+	spec := &kvoraclev1.WorkerSpec{WorkerId: "1", Address: "http://w1:8000", Model: "m", BlockSize: 16, MaxRequests: 1}
+	if _, err := r.fleet.RegisterWorker(t.Context(), &kvoraclev1.RegisterWorkerRequest{Spec: spec}); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(id string, priority int) string {
+		return fmt.Sprintf(`{"selection_id":%q,"model_name":"m","token_ids":[1,2,3],"strict_priority":%d}`, id, priority)
+	}
+	r.want(http.StatusOK, "POST", "/select_and_reserve", ask("first", 0))
+	var wait sync.WaitGroup
+	booked := make(chan string, 2)
+	for i, id := range []string{"usual", "urgent"} {
+		wait.Go(func() {
+			if a := r.do("POST", "/select_and_reserve", ask(id, 5*i)); a.code != http.StatusOK {
+				t.Errorf("%s: %d %s", id, a.code, a.text)
+			}
+			booked <- id
+		})
+		for deadline := time.Now().Add(time.Minute); r.s.oracle.Stats(time.Now()).Waiting != i+1; <-time.After(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s does not wait", id)
+			}
+		}
+	}
+	for i, id := range []string{"first", "urgent"} {
+		r.want(http.StatusOK, "DELETE", "/reservations/"+id, "")
+		if got, want := <-booked, []string{"urgent", "usual"}[i]; got != want {
+			t.Errorf("booked %s, want %s", got, want)
+		}
+	}
+	wait.Wait()
 }

@@ -30,7 +30,7 @@ func (s *Server) newExtProc() *extproc.Service {
 		SessionHeader: strings.ToLower(s.cfg.SessionHeader),
 		Models:        models,
 
-		Queue:            extproc.Queue{MaxWait: s.cfg.ExtProcMaxQueue},
+		Queue:            extproc.Queue{MaxWait: s.cfg.GatewayMaxQueue},
 		FirstByteIsToken: s.cfg.FirstByteIsToken,
 		Guard:            s.rescuedLoop,
 	}

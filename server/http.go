@@ -23,7 +23,7 @@ func (s *Server) newDoor() (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	dynamo.Mount(door, s.local)
+	dynamo.Mount(door, s.local, s.cfg.GatewayMaxQueue)
 	return door, nil
 }
 

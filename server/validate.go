@@ -175,7 +175,7 @@ func (f *faults) durations(c *Config) {
 		{"ReportFresh", c.ReportFresh, 0},
 		{"GuessLinger", c.GuessLinger, 0},
 		{"ExtProcBodyTimeout", c.ExtProcBodyTimeout, 0},
-		{"ExtProcMaxQueue", c.ExtProcMaxQueue, 0},
+		{"GatewayMaxQueue", c.GatewayMaxQueue, 0},
 		{"TokenizeBudget", c.TokenizeBudget, 0},
 	} {
 		if d.value < d.least {

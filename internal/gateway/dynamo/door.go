@@ -24,6 +24,7 @@ import (
 type Door struct {
 	caller httpjson.Caller
 	bodies *httpjson.Door
+	wait   float64 // seconds that a booking waits for a place
 
 	mu       sync.Mutex
 	pending  book[pending]
@@ -35,9 +36,13 @@ type Door struct {
 // mostModels bounds the block sizes that are remembered.
 const mostModels = 1024
 
-// Mount serves the door's paths beside those of another door, whose bounds on bodies hold here too.
-func Mount(on *httpjson.Door, caller httpjson.Caller) {
-	d := &Door{caller: caller, bodies: on, sizes: make(map[string]uint32)}
+// longestWait is the most that a booking waits for a place: HTTP servers and clients give a call up after some 20 or 30 s.
+const longestWait = 15 * time.Second
+
+// Mount serves the door's paths beside those of another door, whose bounds on bodies hold here too. maxQueue is how long a booking
+// waits for a place while all workers are at their limits, 15 s at most; 0: not at all.
+func Mount(on *httpjson.Door, caller httpjson.Caller, maxQueue time.Duration) {
+	d := &Door{caller: caller, bodies: on, sizes: make(map[string]uint32), wait: min(maxQueue, longestWait).Seconds()}
 	for pattern, f := range map[string]func(*exchange) error{
 		"POST /workers":                            d.addWorker,
 		"GET /workers":                             d.listWorkers,

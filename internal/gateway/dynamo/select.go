@@ -2,6 +2,7 @@ package dynamo
 
 import (
 	"crypto/rand"
+	"math"
 	"net/http"
 	"strconv"
 
@@ -21,6 +22,7 @@ func (x *exchange) question(r *selectRequest) (*kvoraclev1.RouteRequest, error) 
 		return nil, badRequest(err.Error())
 	}
 	q := &kvoraclev1.RouteRequest{Model: r.model(), CacheSalt: r.Salt, ExpectedOutputTokens: r.Output, SessionId: r.Session}
+	q.Priority = int32(min(r.Strict, math.MaxInt32))
 	if r.Context != nil {
 		q.SessionId = r.Context.ID
 	}
@@ -154,6 +156,7 @@ func (d *Door) booked(x *exchange, q *kvoraclev1.RouteRequest, on *kvoraclev1.Ta
 	if on != nil {
 		q.AllowedWorkers = []string{on.GetWorkerId()}
 	}
+	q.MaxQueueSeconds = d.wait
 	a, err := x.route(q)
 	d.made(id, a.GetDecisionId(), size)
 	if err != nil {

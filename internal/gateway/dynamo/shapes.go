@@ -110,6 +110,7 @@ type selectRequest struct {
 	Context     *session  `json:"session_context"`
 	Pinned      *rank     `json:"pinned_worker"`
 	Allowed     *[]uint64 `json:"allowed_worker_ids"`
+	Strict      uint32    `json:"strict_priority"`
 
 	Multimodal  anything `json:"mm_routing_info"`
 	BlockMM     anything `json:"block_mm_infos"`
