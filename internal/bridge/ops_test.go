@@ -1,9 +1,14 @@
 package bridge
 
 import (
+	"net"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/orca"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
@@ -77,4 +82,34 @@ func TestLoadIsReported(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// An engine's ORCA service says what nothing else does, over the connection that is made for it.
+func TestLoadByORCA(t *testing.T) {
+	recorder := orca.NewServerMetricsRecorder()
+	recorder.SetNamedUtilization("kv_cache_usage_perc", 0.5)
+	recorder.SetNamedUtilization("num_requests_running", 1) // this server takes nothing above 1
+	recorder.SetNamedUtilization("num_requests_waiting", 1)
+	server := grpc.NewServer()
+	if err := orca.Register(server, orca.ServiceOptions{ServerMetricsProvider: recorder, MinReportingInterval: 30 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	var lc net.ListenConfig
+	lis, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(lis) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	cfg := small()
+	cfg.Silent = true
+	r := start(t, cfg, func(e *Engine) { e.ORCA = lis.Addr().String() })
+	r.live()
+	r.reported(t, 2)
 }
