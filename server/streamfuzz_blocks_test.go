@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
@@ -245,6 +246,7 @@ func (s *source) hello() *kvoraclev1.BlocksHello {
 		h.RootParentDigests = make([][]byte, s.n(2))
 	}
 	h.EngineHashes = s.one(3)
+	s.byHash = h.GetEngineHashes()
 	if s.one(6) {
 		h.Groups = []*kvoraclev1.AttentionGroup{
 			{Number: uint32(s.n(2)), Kind: kvoraclev1.AttentionKind(s.n(3)), BlockSize: pick(s, uint32(4), 4, 16)}, {Number: 1, Kind: 1, BlockSize: 4},
@@ -280,7 +282,7 @@ func (s *source) store() *kvoraclev1.StoreBlocks {
 		m.Content = &kvoraclev1.StoreBlocks_Tokens{Tokens: &kvoraclev1.BlockTokens{TokenIds: goodTokens()[:s.n(4*goodBlocks+1)]}}
 	}
 	m.Tier = kvoraclev1.Tier(s.n(7))
-	if s.one(3) {
+	if s.byHash != s.one(6) { // seldom the wrong way
 		m.EngineHashes = s.hashes()
 		if s.one(2) {
 			m.Parent = &kvoraclev1.StoreBlocks_ParentEngineHash{ParentEngineHash: uint64(s.n(6))}
@@ -323,7 +325,7 @@ func (s *source) op() *kvoraclev1.BlockOp {
 	case 0, 1, 2:
 		return &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Store{Store: s.store()}}
 	case 3:
-		if s.one(3) {
+		if s.byHash != s.one(6) {
 			return &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Remove{Remove: &kvoraclev1.RemoveBlocks{EngineHashes: s.hashes()}}}
 		}
 		return &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Remove{Remove: &kvoraclev1.RemoveBlocks{BlockIds: s.ids(), Tier: kvoraclev1.Tier(s.n(6)), Group: uint32(s.n(2))}}}
@@ -374,13 +376,14 @@ func (s *source) message(next uint64, within bool) *kvoraclev1.ReportBlocksReque
 // FuzzReportBlocksStream says anything on block streams of two workers: several hellos, sequences without order or
 // reason, parts of snapshots, broken operations, in step with the answers or all at once. Every message is answered in its
 // turn until the stream ends with a reason, what a third worker holds stays as it is, and when the two are removed nothing
-// of them is left.
+// of them is left: no block, no engine hash, no goroutine.
 func FuzzReportBlocksStream(f *testing.F) {
 	r := fuzzServer(f)
 	goodWorker(f, r)
 	addSeeds(f, 80, 120)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := &source{data}
+		s := &source{data: data}
+		goroutines := runtime.NumGoroutine()
 		inStep, isAbrupt := s.one(2), s.one(4)
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
@@ -421,7 +424,24 @@ func FuzzReportBlocksStream(f *testing.F) {
 		checkFleet(ctx, t, r, p)
 		removeFuzzed(ctx, t, r) // those whose hello came after the first time, too
 		checkNothingLeft(t, r)
+		cancel()
+		checkGoroutines(t, goroutines)
 	})
+}
+
+// checkGoroutines waits for the streams' goroutines to end.
+func checkGoroutines(t *testing.T, most int) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); runtime.NumGoroutine() > most; <-time.After(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), most, stacks())
+		}
+	}
+}
+
+func stacks() string {
+	b := make([]byte, 1<<20)
+	return string(b[:runtime.Stack(b, true)])
 }
 
 func removeFuzzed(ctx context.Context, t *testing.T, r *rig) {
@@ -460,6 +480,10 @@ func checkFleet(ctx context.Context, t *testing.T, r *rig, last *blockPeer) {
 	if good != 1 {
 		t.Errorf("the other worker is %d candidates", good)
 	}
+	if v, err := r.s.oracle.Verify("good", 0, time.Now()); err != nil || v.Applied != 1 ||
+		!slices.Equal(slices.Sorted(slices.Values(v.IDs[fleet.Device])), sortedIDs(goodChain())) || len(v.IDs[fleet.Host])+len(v.IDs[fleet.Disk])+len(v.IDs[fleet.Shared]) > 0 {
+		t.Errorf("the other worker holds %v, %v", v, err)
+	}
 	list, err := r.fleet.ListWorkers(ctx, &kvoraclev1.ListWorkersRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -485,17 +509,29 @@ func checkFleet(ctx context.Context, t *testing.T, r *rig, last *blockPeer) {
 	}
 }
 
-// checkNothingLeft looks for blocks that belong to nobody.
+func sortedIDs(ids []uint64) []block.ID {
+	out := make([]block.ID, len(ids))
+	for i, id := range ids {
+		out[i] = block.ID(id)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// checkNothingLeft looks for what belongs to nobody. The janitor may be at it too, so it is waited for.
 func checkNothingLeft(t *testing.T, r *rig) {
 	t.Helper()
-	st := r.s.oracle.Stats(time.Now())
-	for try := 0; st.Index.Entries != goodBlocks && try < 1000; try++ { // the janitor may be at it too
+	for end := time.Now().Add(30 * time.Second); ; <-time.After(time.Millisecond) {
 		r.s.oracle.Tick(time.Now())
-		runtime.Gosched()
-		st = r.s.oracle.Stats(time.Now())
-	}
-	if x := st.Index; x.Ledgers != 1 || x.HolderBlocks != goodBlocks || x.DistinctBlocks != goodBlocks || x.Orphans != 0 ||
-		x.Entries != goodBlocks || x.Reclaimable != 0 {
-		t.Errorf("left behind: %+v", x)
+		st := r.s.oracle.Stats(time.Now())
+		x := &st.Index
+		if x.Ledgers == 1 && x.HolderBlocks == goodBlocks && x.DistinctBlocks == goodBlocks && x.Entries == goodBlocks &&
+			x.Orphans+x.Reclaimable+st.Names+st.Guesses == 0 && st.Load.Targets == 1 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("left behind: %+v, %d engine hashes, %d guesses, %d targets", *x, st.Names, st.Guesses, st.Load.Targets)
+			return
+		}
 	}
 }

@@ -56,7 +56,10 @@ func addSeeds(f *testing.F, n, length int) {
 }
 
 // source spells values out of fuzz bytes. An empty one gives zeros.
-type source struct{ data []byte }
+type source struct {
+	data   []byte
+	byHash bool // the newest block stream names its blocks by engine hashes
+}
 
 func (s *source) byte() byte {
 	if len(s.data) == 0 {
@@ -151,7 +154,7 @@ func FuzzRouteStream(f *testing.F) {
 	}
 	addSeeds(f, 80, 160)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := &source{data}
+		s := &source{data: data}
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		stream, err := r.route.RouteStream(ctx)
@@ -353,7 +356,7 @@ func FuzzReportProgress(f *testing.F) {
 	addSeeds(f, 80, 160)
 	life := uint64(2)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := &source{data}
+		s := &source{data: data}
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		twin := &progressTwin{living: make(map[string]*requestTwin)}
