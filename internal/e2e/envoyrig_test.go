@@ -28,7 +28,8 @@ import (
 type stack struct {
 	t       *testing.T
 	engines []*engine
-	url     string // of what stands in front
+	workers []string // addresses of the engines, or of others
+	url     string   // of what stands in front
 
 	oracle     *exec.Cmd
 	args       []string
@@ -60,7 +61,8 @@ func newBareStack(t *testing.T, capacity int, args ...string) *stack {
 	t.Helper()
 	s := &stack{t: t}
 	for range 3 {
-		s.engines = append(s.engines, newEngine(t, capacity))
+		e := newEngine(t, capacity)
+		s.engines, s.workers = append(s.engines, e), append(s.workers, e.address)
 	}
 	s.ops = freePort(t)
 	s.args = append([]string{"--http-listen=" + freePort(t), "--ops-listen=" + s.ops}, args...)
@@ -215,10 +217,14 @@ func (s *stack) startEnvoy(m mode) {
 	replace("port_value: 9901", "port_value: 0")
 	replace("port_value: 8080", "port_value: 0")
 	replace("port_value: 7070", "port_value: "+port(s.grpc))
-	for i, e := range s.engines {
-		replace("port_value: 800"+strconv.Itoa(i+1), "port_value: "+port(e.address))
+	for i := range 3 {
+		if i < len(s.workers) {
+			replace("port_value: 800"+strconv.Itoa(i+1), "port_value: "+port(s.workers[i]))
+		} else {
+			replace("        - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: 800"+strconv.Itoa(i+1)+"}}}\n", "")
+		}
 	}
-	replace("message_timeout: 0.1s ", "message_timeout: 5s ") // this machine may be busy with something else
+	replace("message_timeout: 0.1s ", "message_timeout: 60s ") // this machine may be busy with something else
 	cut := func(from, to string) {
 		i := strings.Index(config, from)
 		j := strings.Index(config, to)

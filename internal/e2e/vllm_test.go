@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -57,7 +58,8 @@ func TestVLLM(t *testing.T) {
 	turns.run("turns", "8")
 
 	oracle.stop()
-	start(t, "--listen="+oracle.grpc)
+	pages := freePort(t)
+	start(t, "--listen="+oracle.grpc, "--ops-listen="+pages, fmt.Sprintf("--tokenize-url=http://127.0.0.1:%d", engines[0].http), "--tokenize-budget=50s")
 	turns.run("turns", "6")
 
 	// The engine is killed as a crash does it, and forgets everything.
@@ -66,6 +68,8 @@ func TestVLLM(t *testing.T) {
 	engines[0].wait(t)
 	turns.run("gone", engines[0].name)
 	turns.run("turns", "12")
+
+	behindEnvoy(t, turns, oracle.grpc, pages)
 
 	if turns.hits < 15 || turns.evicted < 3 {
 		t.Errorf("%d requests found something in the cache, want 15 or more; %d found something evicted, want 3 or more", turns.hits, turns.evicted)
@@ -114,19 +118,49 @@ func (p *turns) run(phase ...string) {
 	}
 }
 
-// writeModel makes a model that needs no download: a configuration alone, since weights are random and prompts are
-// token ids.
+// writeModel makes a model that needs no download: a configuration, since weights are random, and a tokenizer whose words are w6
+// to w511.
 func writeModel(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	config := `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
-		"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512,
-		"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
-		"tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2}`
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
+	vocabulary := map[string]int{"<unk>": 0, "<s>": 1, "</s>": 2, "user": 3, "assistant": 4, "system": 5}
+	for i := 6; i < 512; i++ {
+		vocabulary["w"+strconv.Itoa(i)] = i
+	}
+	for name, content := range map[string]any{
+		"config.json": map[string]any{
+			"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+			"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512,
+			"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+			"tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2,
+		},
+		"tokenizer.json": map[string]any{
+			"version":       "1.0",
+			"added_tokens":  []any{added(0, "<unk>"), added(1, "<s>"), added(2, "</s>")},
+			"pre_tokenizer": map[string]any{"type": "WhitespaceSplit"},
+			"model":         map[string]any{"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
+		},
+		"tokenizer_config.json": map[string]any{
+			"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
+			"chat_template": "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}{% if add_generation_prompt %}assistant{% endif %}",
+		},
+	} {
+		text, err := json.Marshal(content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return dir
+}
+
+// added is a token of a tokenizer that is no word.
+func added(id int, content string) map[string]any {
+	return map[string]any{
+		"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true,
+	}
 }
 
 var engineNames = []string{"vllm-a", "vllm-b"}
@@ -147,7 +181,7 @@ func (e *vllmEngine) start(t *testing.T) {
 	events := fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":"kv"}`,
 		e.events, e.replay)
 	cmd := exec.Command(e.python, "-m", "vllm.entrypoints.openai.api_server", //nolint:noctx // outlives the test's context, as servers do
-		"--model", e.model, "--served-model-name", "tiny", "--load-format", "dummy", "--skip-tokenizer-init", "--dtype", "bfloat16",
+		"--model", e.model, "--served-model-name", "tiny", "--load-format", "dummy", "--enable-scale-out", "--dtype", "bfloat16",
 		"--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "4", "--block-size", "32", "--num-gpu-blocks-override", "18",
 		"--enable-prefix-caching", "--enable-prompt-tokens-details", "--host", "127.0.0.1", "--port", strconv.Itoa(e.http),
 		"--kv-events-config", events)

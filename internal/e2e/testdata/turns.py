@@ -1,7 +1,7 @@
 """A gateway with conversations, in front of real engines behind a running kvoracle and its bridge.
 
 Usage: turns.py ORACLE BRIDGE_OPS STATE PHASE NAME=HTTP=REPLAY...
-PHASE is `turns N`, `burst N`, `reset` or `gone NAME`. STATE is a file that carries the conversations from phase to phase.
+PHASE is `turns N`, `burst N`, `reset`, `settle` or `gone NAME`. STATE is a file that carries the conversations from phase to phase.
 
 Each request goes to the worker that Route names. What Route says is cached there must equal, to the token, what the engine
 then says it took from its cache. Exits 0 when every check holds.
@@ -211,7 +211,7 @@ def main(oracle, ops, path, phase, *rest):
     with grpc.insecure_channel(oracle) as channel:
         g = Gateway(route_pb2_grpc.RouteServiceStub(channel), engines, state)
         {"turns": lambda: g.turns(int(arguments[0])), "burst": lambda: g.burst(int(arguments[0])), "reset": g.reset,
-         "gone": lambda: g.gone(arguments[0])}[phase]()
+         "gone": lambda: g.gone(arguments[0]), "settle": lambda: [e.settle() for e in engines]}[phase]()
     state["phases"] += 1
     with open(path, "w") as f:
         json.dump(state, f)
