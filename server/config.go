@@ -180,6 +180,22 @@ type Config struct {
 	// SnapshotInterval is how often that is saved; an orderly end saves it once more. What was reported since the last time
 	// is lost in a crash, and told again by the workers' snapshots. 0: 1 min; at least 1 s.
 	SnapshotInterval time.Duration
+	// NATSURL lists the NATS servers (with JetStream) over which several replicas are one service, "nats://host:port",
+	// comma-separated; see docs/cluster.md. Empty: this process is the service.
+	NATSURL string
+	// ReplicaID tells this replica from others: 1 to 64 letters, digits, '-' or '_'; wanted with NATSURL.
+	ReplicaID string
+	// NATSPrefix begins all subjects and names the log, so that services can share a NATS. Empty: "kvoracle".
+	NATSPrefix string
+	// NATSCredentials is a file with NATS credentials (JWT and seed). Empty: none.
+	NATSCredentials string
+	// NATSCA is a PEM file with the authorities of the NATS servers' certificates, and makes TLS required. Empty: the
+	// system's, where the URL says tls://.
+	NATSCA string
+	// NATSCert and NATSKey are PEM files with the certificate shown to NATS. Empty: none.
+	NATSCert, NATSKey string
+	// NATSCopies is on how many NATS servers the log is kept when this replica is the one to make it. 0: 1; at most 5.
+	NATSCopies int
 	// StaleCredit is the share of a target's blocks that still counts when its reports are stale, above 0 to 1.
 	// 0: 0.5.
 	StaleCredit float64
@@ -237,6 +253,8 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxBlocks, 64<<20)
 	setDefault(&c.MaxEngineHashes, 8<<20)
 	setDefault(&c.SnapshotInterval, time.Minute)
+	setDefault(&c.NATSPrefix, "kvoracle")
+	setDefault(&c.NATSCopies, 1)
 	setDefault(&c.StaleCredit, 0.5)
 	return c
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 
@@ -23,7 +24,10 @@ const (
 	healthFleet = "fleet"
 	// healthIndex: what was saved before the start is in force; at once where nothing is.
 	healthIndex = "index"
-	// healthReadiness: send traffic here. Serving, not draining, fleet and index well.
+	// healthReplication: the other replicas hear what is reported here, and this one them. Only where there are others.
+	healthReplication = "replication"
+	// healthReadiness: send traffic here. Serving, not draining, fleet and index well, and what other replicas knew at the
+	// start is known; later this one goes on without them.
 	healthReadiness = "readiness"
 	// healthServer is the server as a whole: the same as readiness.
 	healthServer = ""
@@ -44,20 +48,26 @@ func components() []string {
 //
 // Safe for concurrent use. mu guards all fields below it; the gRPC health server's own lock is taken inside.
 type board struct {
-	rpc *health.Server
-	log *slog.Logger
+	rpc   *health.Server
+	log   *slog.Logger
+	names []string
 
 	mu                sync.Mutex
 	isServing         bool
 	isDraining        bool
 	isLoaded          bool // what was saved is in force
-	fresh, most, want int  // workers with fresh reports now, the most ever, and those wanted
+	isJoined          bool // what other replicas knew at the start is known
+	isReplicating     bool
+	fresh, most, want int // workers with fresh reports now, the most ever, and those wanted
 	up                map[string]bool
 }
 
-func newBoard(expectedWorkers int, log *slog.Logger) *board {
-	b := &board{rpc: health.NewServer(), log: log, want: expectedWorkers, up: make(map[string]bool)}
-	for _, c := range components() {
+func newBoard(expectedWorkers int, isReplica bool, log *slog.Logger) *board {
+	b := &board{rpc: health.NewServer(), log: log, names: components(), isJoined: !isReplica, want: expectedWorkers, up: make(map[string]bool)}
+	if isReplica {
+		b.names = append(b.names, healthReplication)
+	}
+	for _, c := range b.names {
 		b.rpc.SetServingStatus(c, healthpb.HealthCheckResponse_NOT_SERVING)
 	}
 	return b
@@ -68,6 +78,11 @@ func (b *board) serving() { b.change(func() { b.isServing = true }) }
 
 // loaded says that what was saved is in force.
 func (b *board) loaded() { b.change(func() { b.isLoaded = true }) }
+
+// replication says whether this replica has joined the others, which it then has for good, and whether they hear each other.
+func (b *board) replication(isJoined, isWell bool) {
+	b.change(func() { b.isJoined, b.isReplicating = isJoined, isJoined && isWell })
+}
 
 // draining says that the server is going.
 func (b *board) draining() { b.change(func() { b.isDraining = true }) }
@@ -107,7 +122,10 @@ func (b *board) change(edit func()) {
 	answering := b.isServing && !b.isDraining
 	warm := b.isServing && b.most >= b.want
 	loaded := b.isServing && b.isLoaded
-	ready := answering && warm && loaded
+	ready := answering && warm && loaded && b.isJoined
+	if slices.Contains(b.names, healthReplication) {
+		b.set(healthReplication, b.isServing && b.isReplicating)
+	}
 	b.set(healthLiveness, b.isServing)
 	b.set(healthFleet, warm)
 	b.set(healthIndex, loaded)
@@ -145,7 +163,7 @@ func (b *board) check(component string) (up bool, page string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var s strings.Builder
-	for _, c := range components() {
+	for _, c := range b.names {
 		state := "not serving"
 		if b.up[c] {
 			state = "serving"

@@ -55,6 +55,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	g.Go(func() error { s.janitor(over); return nil })
 	g.Go(func() error { s.warm.run(over); return nil })
+	g.Go(func() error { return s.replicate(over) })
 	g.Go(func() error { s.reloader(over); return nil })
 	g.Go(func() error {
 		<-ctx.Done()
@@ -117,6 +118,7 @@ func (s *Server) janitor(over <-chan struct{}) {
 			s.oracle.Tick(now)
 			s.picker.Tick(now)
 			s.countFresh(now)
+			s.lookAtReplicas()
 			s.tellSheds()
 		case <-over:
 			return

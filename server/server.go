@@ -27,6 +27,7 @@ import (
 	"github.com/kvoracle/kvoracle/internal/certs"
 	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
 	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/replica"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
 	"github.com/kvoracle/kvoracle/internal/transport"
 	"github.com/kvoracle/kvoracle/internal/wire"
@@ -67,6 +68,7 @@ type Server struct {
 	certs     *certs.Source // nil: no TLS
 	access    *access.File  // nil: nobody has to say who they are
 	warm      *warm         // nil: nothing is kept over a restart
+	replica   *replica.Node // nil: this process is the service
 	sheds     atomic.Uint64 // calls refused by it and not logged yet
 	reloading sync.Mutex    // one reload at a time; taken before the locks of what is reloaded
 
@@ -142,7 +144,7 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 		printSeed: maphash.MakeSeed(),
 		going:     make(chan struct{}),
 		watch:     newWatcher(tel, o.log, cfg.SlowCall),
-		health:    newBoard(cfg.ExpectedWorkers, o.log),
+		health:    newBoard(cfg.ExpectedWorkers, cfg.NATSURL != "", o.log),
 	}
 	s.current.Store(&s.cfg)
 	if err := tel.Watch(func() oracle.Stats { return s.oracle.Stats(time.Now()) }); err != nil {
@@ -162,6 +164,9 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 	}
 	if s.warm, err = s.openWarm(); err != nil {
 		return nil, errors.Join(err, tel.Shutdown(context.Background()))
+	}
+	if s.replica, err = s.newReplica(); err != nil {
+		return nil, errors.Join(err, s.warm.close(), tel.Shutdown(context.Background()))
 	}
 	return s, nil
 }

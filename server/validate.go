@@ -29,6 +29,7 @@ func (c Config) Validate() error {
 	f.addresses(&c)
 	f.security(&c)
 	f.counts(&c)
+	f.replication(&c)
 	f.durations(&c)
 	if !slices.Contains(policy.Names(), c.Policy) {
 		f.add("Policy: got %q, want one of %s", c.Policy, strings.Join(policy.Names(), ", "))
@@ -95,6 +96,34 @@ func (f *faults) security(c *Config) {
 	}
 	if c.MaxNewConnections > c.MaxConnections {
 		f.add("MaxNewConnections and MaxConnections: %d new ones are more than the %d of all", c.MaxNewConnections, c.MaxConnections)
+	}
+}
+
+// replication checks what has to do with other replicas.
+func (f *faults) replication(c *Config) {
+	if (c.NATSCert == "") != (c.NATSKey == "") {
+		f.add("NATSCert and NATSKey: got one of the two files, want both or none")
+	}
+	if c.NATSCopies < 1 || c.NATSCopies > 5 {
+		f.add("NATSCopies: got %d, want 1 to 5", c.NATSCopies)
+	}
+	if c.NATSURL == "" {
+		if c.ReplicaID != "" {
+			f.add("ReplicaID and NATSURL: a replica is told from others over NATS, want its URL")
+		}
+		return
+	}
+	if err := c.replica().Validate(); err != nil {
+		f.add("NATSURL, ReplicaID and NATSPrefix: %w", err)
+	}
+	for one := range strings.SplitSeq(c.NATSURL, ",") {
+		u, err := url.Parse(strings.TrimSpace(one))
+		switch {
+		case err != nil || u.Host == "" || u.Scheme != "nats" && u.Scheme != "tls":
+			f.add("NATSURL: want nats://host:port or tls://host:port, comma-separated") // it may have a password
+		case !c.Insecure && u.Scheme != "tls" && c.NATSCA == "" && !isLoopback(u.Host):
+			f.add("NATSURL: reports would cross the network in the clear: want tls:// or NATSCA, or a loopback address, or Insecure")
+		}
 	}
 }
 

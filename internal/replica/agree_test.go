@@ -33,7 +33,6 @@ func trio(t *testing.T, b *broker, engines int, edits ...func(*Config)) ([]*peer
 
 // Whatever is reported where, all replicas hold what the engines hold, also while reporters move, with and without a word.
 func TestReplicasAgree(t *testing.T) {
-	t.Parallel()
 	b := newBroker(t)
 	peers, engines := trio(t, b, 5)
 	rng := rand.New(rand.NewPCG(9, 9))
@@ -57,7 +56,6 @@ func TestReplicasAgree(t *testing.T) {
 
 // Who moves is told to go on where it stands: all that was acknowledged elsewhere is known.
 func TestReporterMoves(t *testing.T) {
-	t.Parallel()
 	b := newBroker(t)
 	peers, engines := trio(t, b, 1, func(c *Config) { c.AckWait = patience }) // however slow, all comes into the log
 	e := engines[0]
@@ -81,7 +79,6 @@ func TestReporterMoves(t *testing.T) {
 
 // A stream that is still open where the reporter has left ends there.
 func TestFormerStreamEnds(t *testing.T) {
-	t.Parallel()
 	b := newBroker(t)
 	peers, engines := trio(t, b, 1)
 	e := engines[0]
@@ -99,7 +96,6 @@ func TestFormerStreamEnds(t *testing.T) {
 
 // A replica that starts later, or again with nothing, knows all that lives when it says that it has joined.
 func TestFreshReplicaCatchesUp(t *testing.T) {
-	t.Parallel()
 	b := newBroker(t)
 	peers, engines := trio(t, b, 4)
 	for range 60 {
@@ -134,7 +130,6 @@ func TestFreshReplicaCatchesUp(t *testing.T) {
 
 // Each replica serves on alone while it has no NATS, and afterwards all agree.
 func TestPartition(t *testing.T) {
-	t.Parallel()
 	b := newBroker(t)
 	peers, engines := trio(t, b, 3)
 	for round := range 3 {
@@ -156,7 +151,6 @@ func TestPartition(t *testing.T) {
 
 // Whoever is cut off takes others' targets for STALE after the grace, and for FRESH again when it has heard what was said.
 func TestCutOffDistrusts(t *testing.T) {
-	t.Parallel()
 	b := newBroker(t)
 	peers, engines := trio(t, b, 2)
 	engines[0].work()
@@ -178,7 +172,6 @@ func TestCutOffDistrusts(t *testing.T) {
 
 // NATS ends and comes back, with its log and without.
 func TestBrokerRestarts(t *testing.T) {
-	t.Parallel()
 	b := newBroker(t)
 	peers, engines := trio(t, b, 3)
 	for _, isEmpty := range []bool{false, true} {
@@ -218,7 +211,6 @@ func TestBrokerRestarts(t *testing.T) {
 
 // A difference that nobody has noticed is found by the origin's digest and repaired.
 func TestSilentDifferenceIsRepaired(t *testing.T) {
-	t.Parallel()
 	b := newBroker(t)
 	peers, engines := trio(t, b, 1)
 	e := engines[0]
@@ -252,7 +244,6 @@ func TestSilentDifferenceIsRepaired(t *testing.T) {
 
 // An origin that dies leaves its targets as a reporter does whose stream is cut; the reporter finds everything elsewhere.
 func TestOriginDies(t *testing.T) {
-	t.Parallel()
 	b := newBroker(t)
 	cfg := quick("a")
 	cfg.BeatTimeout = 2 * time.Second
@@ -280,7 +271,6 @@ func TestOriginDies(t *testing.T) {
 
 // A zombie of a former life that finds a replica which does not know better is sent away when that hears of the present one.
 func TestFormerLifeLoses(t *testing.T) {
-	t.Parallel()
 	b := newBroker(t)
 	peers, engines := trio(t, b, 1)
 	e := engines[0]

@@ -52,7 +52,8 @@ type Config struct {
 	// with what it has; default 60 s.
 	JoinWindow, JoinTimeout time.Duration
 
-	pieceBytes int // of a request in one entry; NATS may allow less
+	pieceBytes int           // of a request in one entry; NATS may allow less
+	pingEvery  time.Duration // NATS that does not answer two of them is away
 }
 
 const (
@@ -77,6 +78,7 @@ func (c *Config) withDefaults() Config {
 	dur(&d.BeatTimeout, 5*time.Second)
 	dur(&d.DigestEvery, 30*time.Second)
 	dur(&d.SilentAfter, 4*d.DigestEvery)
+	dur(&d.pingEvery, 2*time.Second)
 	dur(&d.Grace, 10*time.Second)
 	dur(&d.JoinWindow, time.Second)
 	dur(&d.JoinTimeout, time.Minute)

@@ -38,7 +38,6 @@ func batch(seq uint64, stores ...*kvoraclev1.StoreBlocks) *kvoraclev1.ReportBloc
 // Every way to report comes through to those that follow and to those that come later: copies, tiers, engine hashes, orphans,
 // and messages that do not fit into one entry.
 func TestForms(t *testing.T) {
-	t.Parallel()
 	hashed := func(parent uint64, hashes ...uint64) *kvoraclev1.StoreBlocks {
 		m := &kvoraclev1.StoreBlocks{
 			Content:      &kvoraclev1.StoreBlocks_LocalHashes{LocalHashes: &kvoraclev1.LocalHashes{Hashes: hashes}},

@@ -2,7 +2,6 @@ package replica
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -23,6 +22,7 @@ type Node struct {
 	boot uint64 // grows from life to life
 	name string // of the log
 
+	isUp  atomic.Bool // what follows is there
 	nc    *nats.Conn
 	js    jetstream.JetStream
 	inbox string
@@ -41,6 +41,7 @@ type Node struct {
 	targets  map[key]*target
 	streams  map[*Stream]struct{}
 	sessions map[uint64]*Stream // by their present id
+	late     map[key]*Stream    // open here, and not claimed in the log yet
 	origins  map[string]*origin
 	parts    int // bytes of messages that have come in part
 	joining  joining
@@ -65,7 +66,7 @@ func New(cfg Config, o *oracle.Oracle, log *slog.Logger) (*Node, error) {
 	n := &Node{
 		cfg: cfg.withDefaults(), o: o, log: log, boot: uint64(time.Now().UnixNano()),
 		readers: make(chan struct{}), rescan: make(chan struct{}, 1), todo: make(chan struct{}, 1),
-		targets: make(map[key]*target), streams: make(map[*Stream]struct{}), sessions: make(map[uint64]*Stream),
+		targets: make(map[key]*target), streams: make(map[*Stream]struct{}), sessions: make(map[uint64]*Stream), late: make(map[key]*Stream),
 		origins: make(map[string]*origin),
 		cutAt:   time.Now(),
 	}
@@ -102,7 +103,7 @@ func (n *Node) connect() error {
 		nats.Name("kvoracle " + n.cfg.Name),
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
-		nats.Timeout(2 * time.Second), nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.Timeout(2 * time.Second), nats.PingInterval(n.cfg.pingEvery), nats.MaxPingsOutstanding(2),
 		nats.ReconnectBufSize(-1), // what cannot be sent is announced again; nothing is kept
 		nats.ConnectHandler(func(*nats.Conn) { n.connected() }),
 		nats.ReconnectHandler(func(*nats.Conn) { n.connected() }),
@@ -129,9 +130,11 @@ func (n *Node) connect() error {
 		n.cfg.Prefix + ".beat": n.onBeat, n.cfg.Prefix + ".ask": n.onAsk, n.inbox: n.onAnswer,
 	} {
 		if _, err := n.nc.Subscribe(subject, handle); err != nil {
-			return errors.Join(fmt.Errorf("replica: %s: %w", subject, err))
+			return fmt.Errorf("replica: %s: %w", subject, err)
 		}
 	}
+	n.isUp.Store(true)
+	wake(n.rescan)
 	return nil
 }
 
@@ -153,7 +156,7 @@ func (n *Node) disconnected(err error) {
 	n.log.LogAttrs(context.Background(), slog.LevelWarn, "NATS is away; serving on alone", slog.Any("error", err))
 }
 
-func (n *Node) isConnected() bool { return n.nc != nil && n.nc.IsConnected() }
+func (n *Node) isConnected() bool { return n.isUp.Load() && n.nc.IsConnected() }
 
 func wake(c chan struct{}) {
 	select {

@@ -146,9 +146,9 @@ type peer struct {
 // quick are times for tests: what waits for time alone does not wait long, what must not happen early has all the time.
 func quick(name string) Config {
 	return Config{
-		Name: name, DigestEvery: 200 * time.Millisecond, BeatEvery: 100 * time.Millisecond, JoinWindow: 300 * time.Millisecond,
+		Name: name, DigestEvery: 200 * time.Millisecond, BeatEvery: 100 * time.Millisecond, JoinWindow: 100 * time.Millisecond,
 		HelloWait: patience, AckWait: 5 * time.Second, SilentAfter: patience, BeatTimeout: patience, JoinTimeout: patience, Grace: time.Second,
-		pieceBytes: 4 << 10,
+		pieceBytes: 4 << 10, pingEvery: patience,
 	}
 }
 
@@ -230,29 +230,37 @@ func (e *engine) hello() *kvoraclev1.BlocksHello {
 	}
 }
 
-// connect opens the engine's stream at a replica and brings that up to date, as a reporter would.
+// connect opens the engine's stream at a replica and brings that up to date, as a reporter does: again, if it is cut.
 func (e *engine) connect(p *peer) oracle.Accepted {
 	e.t.Helper()
-	m := e.hello()
-	h, err := wire.DecodeHello(m)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.p, e.stream = p, p.n.Open(e.t.Context(), m)
-	session, accepted, err := p.o.OpenBlocks(h, time.Now())
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.session, e.applier = session, wire.NewApplier(h, session, p.n.cfg.Seed)
-	e.stream.Begin(session)
-	if accepted.SnapshotRequired {
-		e.snapshot()
-	} else {
-		for _, b := range e.sent[accepted.ResumeFrom-1:] {
-			e.say(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: b}})
+	for range 100 {
+		m := e.hello()
+		h, err := wire.DecodeHello(m)
+		if err != nil {
+			e.t.Fatal(err)
 		}
+		e.p, e.stream = p, p.n.Open(e.t.Context(), m)
+		session, accepted, err := p.o.OpenBlocks(h, time.Now())
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		e.session, e.applier = session, wire.NewApplier(h, session, p.n.cfg.Seed)
+		e.stream.Begin(session)
+		ok := true
+		if accepted.SnapshotRequired {
+			ok = e.snapshot()
+		} else {
+			for _, b := range e.sent[accepted.ResumeFrom-1:] {
+				ok = ok && e.say(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: b}})
+			}
+		}
+		if ok {
+			return accepted
+		}
+		e.cut()
 	}
-	return accepted
+	e.t.Fatal("cut off again and again")
+	return oracle.Accepted{}
 }
 
 // cut ends the stream as a broken connection does.
@@ -261,39 +269,46 @@ func (e *engine) cut() {
 	e.stream.Close()
 }
 
-// say sends one message and waits for its ack.
-func (e *engine) say(m *kvoraclev1.ReportBlocksRequest) {
+// say sends one message, waits for its ack, and says whether that came; if not, another stream has taken over.
+func (e *engine) say(m *kvoraclev1.ReportBlocksRequest) bool {
 	e.t.Helper()
 	ack, receipt, err := e.stream.Do(m, func() (oracle.Ack, error) { return e.applier.Apply(m, time.Now()) })
 	if err != nil {
-		e.t.Fatalf("%s: %v", e.worker, err)
+		return false
 	}
 	receipt.Wait(e.t.Context().Done())
-	if ack.Resync != nil {
-		e.snapshot()
-	}
+	return ack.Resync == nil || e.snapshot()
 }
 
 // asked sends a snapshot if the oracle has asked for one.
 func (e *engine) asked() {
 	select {
 	case <-e.session.Resyncs():
-		e.snapshot()
+		if !e.snapshot() {
+			e.again()
+		}
 	default:
 	}
 }
 
-func (e *engine) snapshot() {
+// again reconnects where the stream was cut.
+func (e *engine) again() {
 	e.t.Helper()
-	e.say(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_SnapshotBegin{
+	e.cut()
+	e.connect(e.p)
+}
+
+func (e *engine) snapshot() bool {
+	e.t.Helper()
+	ok := e.say(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_SnapshotBegin{
 		SnapshotBegin: &kvoraclev1.SnapshotBegin{Sequence: e.seq},
 	}})
 	var chunk kvoraclev1.SnapshotChunk
 	for id, parent := range e.parent {
 		chunk.Stores = append(chunk.Stores, storeOf(parent, id))
 	}
-	e.say(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_SnapshotChunk{SnapshotChunk: &chunk}})
-	e.say(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_SnapshotEnd{
+	ok = ok && e.say(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_SnapshotChunk{SnapshotChunk: &chunk}})
+	return ok && e.say(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_SnapshotEnd{
 		SnapshotEnd: &kvoraclev1.SnapshotEnd{BlockCount: uint64(len(e.parent))},
 	}})
 }
@@ -340,7 +355,9 @@ func (e *engine) work() {
 		b.Ops = append(b.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Store{Store: storeOf(parent, ids...)}})
 	}
 	e.sent = append(e.sent, b)
-	e.say(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: b}})
+	if !e.say(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: b}}) {
+		e.again()
+	}
 }
 
 func (e *engine) has(id uint64) bool {

@@ -95,6 +95,9 @@ func (n *Node) Open(ctx context.Context, m *kvoraclev1.BlocksHello) *Stream {
 		return s
 	}
 	n.count.lateHellos.Add(1)
+	n.mu.Lock()
+	n.late[s.key] = s
+	n.mu.Unlock()
 	s.isBroken.Store(true)
 	return s
 }
@@ -262,6 +265,9 @@ func (n *Node) forget(s *Stream) {
 	defer n.mu.Unlock()
 	delete(n.sessions, s.id)
 	delete(n.streams, s)
+	if n.late[s.key] == s {
+		delete(n.late, s.key)
+	}
 	if s.isKept {
 		s.isKept = false
 		n.closed--

@@ -61,7 +61,7 @@ func (n *Node) apply(data []byte, at uint64, now time.Time) {
 	}
 	n.count.followed.Add(1)
 	n.count.followedBytes.Add(uint64(len(data)))
-	if claim < t.claim || claim > at {
+	if claim < t.claim || claim > at || n.late[t.key] != nil { // a stream that came late will claim, later than all there is
 		n.count.overtaken.Add(1)
 		return
 	}
@@ -105,6 +105,9 @@ func (n *Node) applyOwn(t *target, e *replicav1.Entry, claim uint64) {
 	n.drop(t)
 	if t.local != nil && t.local != s {
 		t.local.superseded.Store(true) // the reporter has two streams here, and this is the later
+	}
+	if n.late[t.key] == s {
+		delete(n.late, t.key)
 	}
 	t.claim, t.origin, t.boot, t.local, t.id, t.lacks = claim, n.cfg.Name, n.boot, s, e.GetSession(), false
 	select {

@@ -52,13 +52,14 @@ func (n *Node) watch(ctx context.Context) {
 }
 
 func (n *Node) publishBeat(isLast bool) {
-	if n.isConnected() {
-		n.send("beat", &replicav1.Beat{Origin: n.cfg.Name, Boot: n.boot, Leaving: isLast})
-	}
+	n.send("beat", &replicav1.Beat{Origin: n.cfg.Name, Boot: n.boot, Leaving: isLast})
 }
 
 // send publishes by core NATS. What is lost is said again.
 func (n *Node) send(subject string, m proto.Message) {
+	if !n.isConnected() {
+		return
+	}
 	if err := n.nc.Publish(n.cfg.Prefix+"."+subject, marshal(m)); err != nil {
 		n.log.LogAttrs(context.Background(), slog.LevelDebug, "notice not sent", slog.String("subject", subject), slog.Any("error", err))
 	}

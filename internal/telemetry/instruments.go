@@ -105,6 +105,14 @@ const (
 	mLearned        = "kvoracle.learn.prefills"
 	mUnlearned      = "kvoracle.learn.refused"
 	mPresumed       = "kvoracle.prefills.presumed"
+
+	mReplicas      = "kvoracle.replication.replicas"
+	mLogBehind     = "kvoracle.replication.behind"
+	mLogEntries    = "kvoracle.replication.entries"
+	mLogBytes      = "kvoracle.replication.bytes"
+	mReplicaTarget = "kvoracle.replication.targets"
+	mDifferences   = "kvoracle.replication.differences"
+	mAnnouncements = "kvoracle.replication.announcements"
 )
 
 // Keys of metric attributes.
@@ -203,6 +211,13 @@ func Instruments() []Instrument {
 		{mRefound, Counter, "{block}", "Blocks given up before that came back because an engine had counted them as cached.", nil, nil},
 		{mApproximate, Gauge, "{block}", "Blocks guessed of targets that do not report theirs.", nil, nil},
 		{mText, Gauge, "{block}", "Blocks of text guessed of all targets, from prompts that came as text.", nil, nil},
+		{mReplicas, Gauge, "{replica}", "Other replicas that give signs of life; 0 where this process is the service, or NATS is away.", nil, nil},
+		{mLogBehind, Gauge, "{entry}", "Entries of the replicas' log that are not applied here yet, as of a moment ago.", nil, nil},
+		{mLogEntries, Counter, "{entry}", "Entries of the replicas' log: written, unwritten (NATS was away; what they said is announced later), failed on the way; and of those read: applied, own, overtaken (another replica owns the target), repeated, skipped (announced, and known), malformed, refused.", []string{kOutcome}, nil},
+		{mLogBytes, Counter, "By", "Bytes of entries written to the replicas' log, and read of others there.", []string{kOutcome}, nil},
+		{mReplicaTarget, Gauge, "{target}", "Targets by how their reports come: local, by way of other replicas (followed), and those of the latter that miss something until it is announced (lacking).", []string{kState}, nil},
+		{mDifferences, Counter, "{difference}", "What was found missing: gap in a target's entries, hole in the log (its limits were too small), standing (a target differed from its origin's). Each is announced anew.", []string{kReason}, nil},
+		{mAnnouncements, Counter, "{announcement}", "Announcements of whole targets: asked for here, asked of this replica (received), written by it.", []string{kOutcome}, nil},
 		{mForgone, Counter, "{prompt}", "Prompts routed whose blocks are not expected anywhere, because too many are already.", nil, nil},
 		{mGuesses, Gauge, "{prompt}", "Prompts under way whose blocks are expected and not confirmed.", nil, nil},
 		{mBookings, Gauge, "{booking}", "Requests booked and not seen to end.", nil, nil},

@@ -190,6 +190,13 @@ func TestTableTellsTheTruth(t *testing.T) {
 	everything(tel)
 	tel.Saved(true, 1<<20, 2*time.Second)
 	tel.Loaded("loaded")
+	if err := tel.WatchReplication(func() telemetry.Replication {
+		return telemetry.Replication{
+			Entries: map[string]uint64{"written": 1}, Differences: map[string]uint64{"gap": 2}, Announcements: map[string]uint64{"asked": 3},
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
 	if err := tel.Watch(func() oracle.Stats {
 		return oracle.Stats{Model: map[string][2]int{"m": {1, 1}}, Outcomes: map[string]oracle.Outcomes{"w": {Matched: 1}}}
 	}); err != nil {

@@ -39,16 +39,17 @@ type Config struct {
 
 // Telemetry is the metrics and spans of one server. All methods may be called concurrently.
 type Telemetry struct {
-	meters     *sdkmetric.MeterProvider
-	meter      metric.Meter
-	tracers    *sdktrace.TracerProvider // nil: no tracing
-	tracer     trace.Tracer             // nil: no tracing
-	propagator propagation.TextMapPropagator
-	registry   *prometheus.Registry
-	observer   *observer
-	gauges     gauges
-	noSpan     trace.Span
-	described  sync.Pool // of *[]attribute.KeyValue
+	meters      *sdkmetric.MeterProvider
+	meter       metric.Meter
+	tracers     *sdktrace.TracerProvider // nil: no tracing
+	tracer      trace.Tracer             // nil: no tracing
+	propagator  propagation.TextMapPropagator
+	registry    *prometheus.Registry
+	observer    *observer
+	gauges      gauges
+	replication replication
+	noSpan      trace.Span
+	described   sync.Pool // of *[]attribute.KeyValue
 	// onlySampled says that without a sampled parent no span can come out, so that asking the sampler can be skipped.
 	onlySampled bool
 }
@@ -98,6 +99,7 @@ func (t *Telemetry) build(ctx context.Context, cfg *Config) error {
 	b := newBuilder(t.meter)
 	t.observer = newObserver(newInstruments(b))
 	t.gauges = newGauges(b)
+	t.replication = newReplication(b)
 	if err := b.done(); err != nil {
 		return err
 	}

@@ -105,6 +105,16 @@ func (s *settings) groups() []group {
 			{"data-dir", "folder of its own to keep the index in over a restart; empty: none", str(&s.DataDir)},
 			{"snapshot-interval", "how often the index is saved there", span(&s.SnapshotInterval)},
 		}},
+		{"Several replicas", []setting{
+			{"nats-url", "NATS servers over which replicas are one service; empty: there is one", str(&s.NATSURL)},
+			{"replica-id", "tells this replica from the others", str(&s.ReplicaID)},
+			{"nats-prefix", "begins all subjects, so that services can share a NATS", str(&s.NATSPrefix)},
+			{"nats-credentials", "file with NATS credentials", str(&s.NATSCredentials)},
+			{"nats-ca", "PEM file with the authorities of NATS's certificates; makes TLS required", str(&s.NATSCA)},
+			{"nats-cert", "PEM file with the certificate shown to NATS", str(&s.NATSCert)},
+			{"nats-key", "PEM file with its key", str(&s.NATSKey)},
+			{"nats-copies", "on how many NATS servers the log is kept, when it is made", number(&s.NATSCopies)},
+		}},
 		{"Envoy and other HTTP gateways", []setting{
 			{"ext-proc-max-body", "longest body that Envoy may send; 0: what fits a message", number(&s.ExtProcMaxBody)},
 			{"ext-proc-body-timeout", "how long a streamed body may take to come", span(&s.ExtProcBodyTimeout)},

@@ -1,0 +1,197 @@
+package replica_test
+
+import (
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	nats "github.com/nats-io/nats-server/v2/server"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/kvoracle/kvoracle/server"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
+)
+
+// The components of a server's health.
+const (
+	healthReadiness   = "readiness"
+	healthReplication = "replication"
+)
+
+// broker is a real NATS server with JetStream; it ends with the test.
+func broker(t testing.TB) (url string) {
+	t.Helper()
+	s, err := nats.NewServer(&nats.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	if !s.ReadyForConnections(time.Minute) {
+		t.Fatal("NATS does not start")
+	}
+	return s.ClientURL()
+}
+
+// waitFor waits for something that must come, however slow the machine.
+func waitFor(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	end := time.NewTimer(2 * time.Minute)
+	defer end.Stop()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for !is() {
+		select {
+		case <-end.C:
+			t.Fatalf("never: %s", what)
+		case <-look.C:
+		}
+	}
+}
+
+// rig is a server with a connection to it.
+type rig struct {
+	t     testing.TB
+	conn  *grpc.ClientConn
+	route kvoraclev1.RouteServiceClient
+	fleet kvoraclev1.FleetServiceClient
+}
+
+// up starts a server on a port of its own; it ends with the test.
+func up(t testing.TB, cfg server.Config) *rig {
+	t.Helper()
+	s, err := server.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := s.Listen(ctx); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	conn, err := grpc.NewClient(s.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the server ended with %v", err)
+		}
+	})
+	return &rig{t, conn, kvoraclev1.NewRouteServiceClient(conn), kvoraclev1.NewFleetServiceClient(conn)}
+}
+
+// replicas are servers that have joined each other.
+func replicas(t testing.TB, url string, names ...string) []*rig {
+	t.Helper()
+	var all []*rig
+	for _, name := range names {
+		r := up(t, server.Config{Listen: "127.0.0.1:0", NATSURL: url, ReplicaID: name})
+		waitFor(t, name+" is ready", func() bool { return r.is(healthReadiness) && r.is(healthReplication) })
+		all = append(all, r)
+	}
+	return all
+}
+
+// is says whether a component is well.
+func (r *rig) is(component string) bool {
+	r.t.Helper()
+	a, err := grpc_health_v1.NewHealthClient(r.conn).Check(r.t.Context(), &grpc_health_v1.HealthCheckRequest{Service: component})
+	return err == nil && a.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING
+}
+
+// rank is what a server says of a worker's only rank; nil: it does not know it.
+func (r *rig) rank(worker string) *kvoraclev1.RankStatus {
+	r.t.Helper()
+	w, err := r.fleet.GetWorker(r.t.Context(), &kvoraclev1.GetWorkerRequest{WorkerId: worker})
+	if err != nil {
+		return nil
+	}
+	return w.GetWorker().GetRanks()[0]
+}
+
+// A worker reports to one replica; the other knows it, says so, and takes it over where it stands.
+func TestReplicasAreOneService(t *testing.T) {
+	both := replicas(t, broker(t), "a", "b")
+	hello := func(next uint64) *kvoraclev1.ReportBlocksRequest {
+		return &kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Hello{Hello: &kvoraclev1.BlocksHello{
+			Worker:      &kvoraclev1.WorkerSpec{WorkerId: "w", Address: "w:8000", Model: "demo", BlockSize: 16},
+			Incarnation: 1, NextSequence: next, HashScheme: "xxh3-64/1337", Repeats: kvoraclev1.RepeatMeaning_REPEAT_MEANING_SET,
+		}}}
+	}
+	seq, held := uint64(0), uint64(0)
+	for move := range 4 {
+		here, there := both[move%2], both[1-move%2]
+		stream, err := here.route.ReportBlocks(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(hello(seq + 1)); err != nil {
+			t.Fatal(err)
+		}
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := m.GetAccepted(); a.GetResumeFrom() != seq+1 || a.GetSnapshotRequired() {
+			t.Fatalf("move %d: accepted %v, want to go on with %d", move, a, seq+1)
+		}
+		for range 100 { // more than may be on their way, and no ack is read meanwhile
+			seq++
+			held += 2
+			if err := stream.Send(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: &kvoraclev1.BlockBatch{
+				Sequence: seq, Ops: []*kvoraclev1.BlockOp{{Op: &kvoraclev1.BlockOp_Store{Store: &kvoraclev1.StoreBlocks{
+					Parent:  &kvoraclev1.StoreBlocks_Root{Root: &kvoraclev1.Root{}},
+					Content: &kvoraclev1.StoreBlocks_BlockIds{BlockIds: &kvoraclev1.BlockIds{Ids: []uint64{held, held + 1}}},
+				}}}},
+			}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := stream.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		acked := uint64(0)
+		for {
+			m, err := stream.Recv()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			acked = max(acked, m.GetAck().GetAppliedSequence())
+		}
+		if acked != seq {
+			t.Errorf("move %d: acknowledged up to %d, want %d though the reporter said that it has no more", move, acked, seq)
+		}
+		waitFor(t, "the other knows it", func() bool {
+			r := there.rank("w")
+			return r.GetAppliedSequence() == seq && r.GetDeviceBlocks() == held
+		})
+	}
+}
+
+// A process that is one of several and has no NATS is not ready before it has waited for it; one that is alone is at once.
+func TestNotReadyBeforeJoined(t *testing.T) {
+	alone := up(t, server.Config{Listen: "127.0.0.1:0"})
+	waitFor(t, "alone", func() bool { return alone.is(healthReadiness) })
+	if alone.is(healthReplication) {
+		t.Error("a service of one replicates")
+	}
+	r := up(t, server.Config{Listen: "127.0.0.1:0", NATSURL: "nats://127.0.0.1:1", ReplicaID: "a"})
+	waitFor(t, "it serves", func() bool { return r.is(kvoraclev1.RouteService_ServiceDesc.ServiceName) })
+	if r.is(healthReadiness) || r.is(healthReplication) {
+		t.Error("it is ready without having heard the others")
+	}
+}

@@ -1,0 +1,67 @@
+package telemetry
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// Replication is what is measured of a replica; counts are since its start.
+type Replication struct {
+	Replicas                 int
+	Behind                   uint64
+	Local, Followed, Lacking int // targets
+
+	Entries       map[string]uint64 // by outcome: written, unwritten, failed, applied, own, overtaken, repeated, skipped, malformed, refused
+	Written, Read uint64            // bytes
+	Differences   map[string]uint64 // by reason: gap, hole, standing
+	Announcements map[string]uint64 // by outcome: asked, received, written
+}
+
+// WatchReplication reads the replica's instruments from stats whenever somebody collects, possibly several at once. Call it
+// once; without it they are not measured.
+func (t *Telemetry) WatchReplication(stats func() Replication) error {
+	g := &t.replication
+	_, err := t.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		s := stats()
+		g.observe(o, &s)
+		return nil
+	}, g.replicas, g.behind, g.targets, g.entries, g.bytes, g.differences, g.announcements)
+	return err
+}
+
+// replication are the instruments of it.
+type replication struct {
+	replicas, behind, targets                  metric.Int64ObservableGauge
+	entries, bytes, differences, announcements metric.Int64ObservableCounter
+}
+
+func newReplication(b *builder) replication {
+	return replication{
+		replicas: b.gauge(mReplicas), behind: b.gauge(mLogBehind), targets: b.gauge(mReplicaTarget), entries: b.total(mLogEntries),
+		bytes: b.total(mLogBytes), differences: b.total(mDifferences), announcements: b.total(mAnnouncements),
+	}
+}
+
+func (g *replication) observe(o metric.Observer, s *Replication) {
+	by := func(key, value string) metric.ObserveOption {
+		return metric.WithAttributes(attribute.String(key, value))
+	}
+	o.ObserveInt64(g.replicas, int64(s.Replicas))
+	o.ObserveInt64(g.behind, asCount(s.Behind))
+	o.ObserveInt64(g.targets, int64(s.Local), by(kState, "local"))
+	o.ObserveInt64(g.targets, int64(s.Followed), by(kState, "followed"))
+	o.ObserveInt64(g.targets, int64(s.Lacking), by(kState, "lacking"))
+	o.ObserveInt64(g.bytes, asCount(s.Written), by(kOutcome, "written"))
+	o.ObserveInt64(g.bytes, asCount(s.Read), by(kOutcome, "read"))
+	for _, x := range []struct {
+		counter metric.Int64ObservableCounter
+		key     string
+		values  map[string]uint64
+	}{{g.entries, kOutcome, s.Entries}, {g.differences, kReason, s.Differences}, {g.announcements, kOutcome, s.Announcements}} {
+		for name, n := range x.values {
+			o.ObserveInt64(x.counter, asCount(n), by(x.key, name))
+		}
+	}
+}

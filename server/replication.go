@@ -1,0 +1,78 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/certs"
+	"github.com/kvoracle/kvoracle/internal/replica"
+	"github.com/kvoracle/kvoracle/internal/telemetry"
+)
+
+// replica is the part of the configuration that other replicas have to do with.
+func (c *Config) replica() *replica.Config {
+	return &replica.Config{
+		URL: c.NATSURL, Name: c.ReplicaID, Prefix: c.NATSPrefix, CredsFile: c.NATSCredentials, LogCopies: c.NATSCopies,
+		MaxMessageBytes: c.MaxMessageBytes, MaxTargets: 4 * c.MaxWorkers, Grace: c.StreamGrace,
+	}
+}
+
+// newReplica makes this process one of several, if it is to be.
+func (s *Server) newReplica() (*replica.Node, error) {
+	if s.cfg.NATSURL == "" {
+		return nil, nil //nolint:nilnil // a nil node stands for a service of one
+	}
+	c := s.cfg.replica()
+	c.Seed = s.printSeed
+	if s.cfg.NATSCA != "" || s.cfg.NATSCert != "" {
+		files, err := certs.Load(certs.Files{Cert: s.cfg.NATSCert, Key: s.cfg.NATSKey, CA: s.cfg.NATSCA}, time.Now())
+		if err != nil {
+			return nil, fmt.Errorf("server: NATSCA, NATSCert: %w", err)
+		}
+		c.TLS = files.Client("")
+	}
+	n, err := replica.New(*c, s.oracle, s.log)
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	return n, s.tel.WatchReplication(func() telemetry.Replication { return measured(n.Stats()) })
+}
+
+// measured puts a node's state into the instruments' terms.
+func measured(st replica.Stats) telemetry.Replication {
+	return telemetry.Replication{
+		Replicas: st.Replicas, Behind: st.Behind, Local: st.Streams, Followed: st.Followed, Lacking: st.Lacking,
+		Written: st.PublishedBytes, Read: st.FollowedBytes,
+		Entries: map[string]uint64{
+			"written": st.Published, "unwritten": st.Unpublished, "failed": st.PublishFailures, "applied": st.Entries, "own": st.Own,
+			"overtaken": st.Overtaken, "repeated": st.Repeated, "skipped": st.Skipped, "malformed": st.Malformed + st.MalformedNotices,
+			"refused": st.Refused,
+		},
+		Differences:   map[string]uint64{"gap": st.Gaps, "hole": st.Holes, "standing": st.Differences},
+		Announcements: map[string]uint64{"asked": st.Asked, "received": st.Answered, "written": st.Announced},
+	}
+}
+
+// replicate takes part until over, when the streams here have said that they end.
+func (s *Server) replicate(over <-chan struct{}) error {
+	if s.replica == nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		<-over
+		cancel()
+	}()
+	return s.replica.Run(ctx)
+}
+
+// lookAtReplicas feeds the replication component.
+func (s *Server) lookAtReplicas() {
+	if s.replica == nil {
+		return
+	}
+	st := s.replica.Stats()
+	s.health.replication(st.IsJoined, st.IsConnected && st.IsFollowing && !st.IsDegraded)
+}
