@@ -54,6 +54,7 @@ type Config struct {
 
 	pieceBytes int           // of a request in one entry; NATS may allow less
 	pingEvery  time.Duration // NATS that does not answer two of them is away
+	natsWait   time.Duration // for a connection, or an answer of NATS
 }
 
 const (
@@ -79,6 +80,7 @@ func (c *Config) withDefaults() Config {
 	dur(&d.DigestEvery, 30*time.Second)
 	dur(&d.SilentAfter, 4*d.DigestEvery)
 	dur(&d.pingEvery, 2*time.Second)
+	dur(&d.natsWait, 5*time.Second)
 	dur(&d.Grace, 10*time.Second)
 	dur(&d.JoinWindow, time.Second)
 	dur(&d.JoinTimeout, time.Minute)

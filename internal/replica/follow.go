@@ -12,6 +12,7 @@ import (
 
 // follow applies the log until ctx is done. Whatever goes wrong, it begins again behind the last entry that was applied.
 func (n *Node) follow(ctx context.Context) {
+	const soon, seldom = 100 * time.Millisecond, 5 * time.Second
 	wait := time.Duration(0)
 	for ctx.Err() == nil {
 		select {
@@ -25,7 +26,10 @@ func (n *Node) follow(ctx context.Context) {
 			continue
 		}
 		err := n.followOnce(ctx)
-		n.following.Store(false)
+		if n.following.Swap(false) {
+			wait = 0
+		}
+		wait = min(max(2*wait, soon), seldom) // what NATS was too slow to answer it still works on
 		if ctx.Err() != nil {
 			return
 		}
@@ -35,7 +39,6 @@ func (n *Node) follow(ctx context.Context) {
 			level = slog.LevelInfo
 		}
 		n.log.LogAttrs(ctx, level, "the log is read again", slog.Any("error", err))
-		wait = 100 * time.Millisecond
 	}
 }
 
@@ -60,12 +63,10 @@ func (n *Node) ensure(ctx context.Context) (jetstream.Stream, *jetstream.StreamI
 
 var errCameBack = errors.New("replica: NATS came back")
 
-const natsWait = 5 * time.Second // for an answer of NATS
-
 func (n *Node) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	asked, done := context.WithTimeout(ctx, natsWait)
+	asked, done := context.WithTimeout(ctx, n.cfg.natsWait)
 	defer done()
 	s, info, err := n.ensure(asked)
 	if err != nil {
@@ -130,7 +131,7 @@ func (n *Node) watchLog(ctx context.Context, s jetstream.Stream, was *jetstream.
 		n.mu.Lock()
 		position := n.position // before the log is looked at, which goes on
 		n.mu.Unlock()
-		asked, cancel := context.WithTimeout(ctx, natsWait)
+		asked, cancel := context.WithTimeout(ctx, n.cfg.natsWait)
 		info, err := s.Info(asked)
 		cancel()
 		if errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -103,7 +103,7 @@ func (n *Node) connect() error {
 		nats.Name("kvoracle " + n.cfg.Name),
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
-		nats.Timeout(2 * time.Second), nats.PingInterval(n.cfg.pingEvery), nats.MaxPingsOutstanding(2),
+		nats.Timeout(n.cfg.natsWait), nats.PingInterval(n.cfg.pingEvery), nats.MaxPingsOutstanding(2),
 		nats.ReconnectBufSize(-1), // what cannot be sent is announced again; nothing is kept
 		nats.ConnectHandler(func(*nats.Conn) { n.connected() }),
 		nats.ReconnectHandler(func(*nats.Conn) { n.connected() }),

@@ -2,6 +2,7 @@ package replica_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"testing"
 	"time"
@@ -164,7 +165,7 @@ func TestReplicasAreOneService(t *testing.T) {
 		acked := uint64(0)
 		for {
 			m, err := stream.Recv()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {
