@@ -120,7 +120,7 @@ func (s *settings) groups() []group {
 			{"ext-proc-body-timeout", "how long a streamed body may take to come", span(&s.ExtProcBodyTimeout)},
 			{"tokenize-url", "vLLM engine that turns text into tokens (/render or /tokenize); empty: none", str(&s.TokenizeURL)},
 			{"tokenize-budget", "how long a decision waits for that", span(&s.TokenizeBudget)},
-			{"gateway-max-queue", "how long a request of Envoy's (or Dynamo's callers) waits when all workers are full", span(&s.GatewayMaxQueue)},
+			{"gateway-max-queue", "how long a request of Envoy's or Dynamo's waits when all workers are full", span(&s.GatewayMaxQueue)},
 			{"objectives", "priorities of objectives that requests name: name=priority,...", str(&s.Objectives)},
 			{"first-byte-is-token", "engines send nothing before the first token, so access logs tell its time", yes(&s.FirstByteIsToken)},
 			{"session-header", "HTTP header that names a request's session", str(&s.SessionHeader)},
