@@ -144,9 +144,7 @@ func (r *rank) loop(ctx context.Context) {
 		case a := <-r.again:
 			r.replayed(&a, time.Now())
 		case <-r.lives:
-			if l := r.w.current.Load(); l != r.life {
-				r.join(l)
-			}
+			r.keepUp()
 		case now := <-ticker.C:
 			r.feed.Tick(now)
 		}
@@ -214,6 +212,7 @@ func (r *rank) event(e *zmtp.Event, conn uint64, now time.Time) {
 		}
 		r.count.isConnected.Store(true)
 		r.log.Info("kvoracle bridge: the engine's events are there", "address", e.Address)
+		r.keepUp() // what comes by a new connection is the new process's, if it is known that there is one
 		r.feed.Connected(now)
 		r.prove()
 	case zmtp.Disconnected:
@@ -242,6 +241,13 @@ func (r *rank) adopt(l *life) {
 		r.count.mu.Unlock()
 	}
 	r.mapper = mapping.New(cfg, mapping.Into(l.reporters[r.number]))
+}
+
+// keepUp follows the worker's life.
+func (r *rank) keepUp() {
+	if l := r.w.current.Load(); l != r.life {
+		r.join(l)
+	}
 }
 
 // join follows a life that began elsewhere: another rank, or the metrics, noticed first.

@@ -80,6 +80,7 @@ func (r *rank) taken(x *item, now time.Time) {
 			// The engine keeps what nobody has taken, and the first of another process has number 0: nothing is to be proven.
 			return
 		}
+		r.keepUp()
 		r.feed.Connected(now)
 		r.prove()
 	case itemClosed, itemLost:
@@ -93,7 +94,7 @@ func (r *rank) taken(x *item, now time.Time) {
 
 // prove asks whether the engine behind a new connection is the one from before, where no replay can tell.
 func (r *rank) prove() {
-	if r.replay == "" && r.feed.TrustNow() != feed.Unheard && r.w.isSameProcess(r.ctx()) {
+	if r.replay == "" && r.feed.TrustNow() != feed.Unheard && r.w.isSameProcess(r.ctx(), r.life) {
 		r.feed.Proven()
 	}
 }

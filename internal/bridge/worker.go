@@ -313,12 +313,12 @@ func (w *worker) watchLives(ctx context.Context) {
 	}
 }
 
-// isSameProcess reports whether the engine's metrics say that its process is the one whose life is told.
-func (w *worker) isSameProcess(ctx context.Context) bool {
+// isSameProcess reports whether the engine's metrics say that its process is the one of a life.
+func (w *worker) isSameProcess(ctx context.Context, l *life) bool {
 	w.mu.Lock()
-	before := w.started
+	before, isOver := w.started, w.current.Load() != l
 	w.mu.Unlock()
-	if before == 0 {
+	if before == 0 || isOver {
 		return false
 	}
 	f, err := w.discover(ctx)
