@@ -90,7 +90,7 @@ test: ## Run unit tests and fuzz seeds, with the race detector where there is a 
 		printf 'NO RACE DETECTOR: it needs cgo and a C compiler, and this machine says:\n%s\n' "$$why"
 		if [[ -n "$${KVORACLE_CI:-}" ]]; then exit 1; fi
 	fi
-	go test -v $$race -shuffle=on ./... 2>&1 | awk -f .ci/gotest.awk
+	go test -v $$race -shuffle=on -timeout=20m ./... 2>&1 | awk -f .ci/gotest.awk
 	if [[ -n "$$race" ]]; then
 		echo 'and without the race detector what it makes impossible: allocation counts, a million operations, a thousand storms'
 		go test -v -run='Alloc|Million' ./... 2>&1 | awk -f .ci/gotest.awk
@@ -230,6 +230,7 @@ STORMS ?= 20000
 soak: ## Compare the index with its naive twin for SOAK (default 10m), then weather STORMS storms of reports
 	KVORACLE_SOAK='$(SOAK)' go test -v -run='^TestMillionOperationsEqualTwin$$' -count=1 -timeout=0 ./internal/index/ 2>&1 | awk '!/seed=|seed [0-9]/ || /FAIL|random_test|script_test/'
 	go test -count=1 -timeout=0 -run='^TestStorm$$' ./internal/storm/ -storms='$(STORMS)'
+	go test -tags=soak -count=1 -timeout=20m -run='^TestBrokerRestarts$$' ./internal/replica/
 
 # NGINX and HAProxy as Debian builds them, unpacked: nothing is installed, and no daemon is started.
 PROXIES := .cache/e2e/proxies
