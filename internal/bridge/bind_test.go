@@ -29,27 +29,15 @@ func TestEngineThatConnects(t *testing.T) {
 			cfg.Ranks, cfg.Ring = 2, ring
 			r := startBound(t, cfg)
 			r.live()
-			all := func() {
-				for rank := range cfg.Ranks {
-					r.steps(rank, 20)
-				}
-				r.settled()
-			}
-			all()
+			r.round()
 			if ring > 0 {
 				r.engine.Lose(1, 5)
 			}
-			all()
+			r.round()
 			for life := 2; life < 4; life++ {
-				r.engine.Crash()
-				if err := r.engine.Start(); err != nil {
-					t.Fatal(err)
-				}
-				if err := r.engine.WaitSubscribers(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				all()
-				all()
+				r.restart()
+				r.round()
+				r.round()
 				for rank := range cfg.Ranks {
 					if s := r.caughtUp(rank); s.Lives != uint64(life) || s.Missing != 0 || len(s.Dropped) != 0 || s.Trust != feed.Whole {
 						t.Errorf("%+v", s)

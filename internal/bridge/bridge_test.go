@@ -145,13 +145,7 @@ func TestEngineRestart(t *testing.T) {
 			r.steps(0, 30)
 			r.settled()
 			before := r.bridge.Status()[0].Incarnation
-			r.engine.Crash()
-			if err := r.engine.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.engine.WaitSubscribers(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			r.restart()
 			r.steps(0, 30)
 			r.settled()
 			if s := r.caughtUp(0); s.Lives != 2 || s.Incarnation <= before {
@@ -176,13 +170,7 @@ func TestRestartThatNobodySaw(t *testing.T) {
 			r.live()
 			r.steps(0, 10)
 			r.settled()
-			r.engine.Crash()
-			if err := r.engine.Start(func(*enginetest.Engine) { r.steps(0, 30) }); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.engine.WaitSubscribers(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			r.restart(func(*enginetest.Engine) { r.steps(0, 30) })
 			r.steps(0, 5)
 			if cfg.Ring > 0 {
 				r.settled()
@@ -217,22 +205,10 @@ func TestRanksLiveAndDieTogether(t *testing.T) {
 	cfg.Ranks = 3
 	r := start(t, cfg, nil)
 	r.live()
-	all := func() {
-		for rank := range cfg.Ranks {
-			r.steps(rank, 20)
-		}
-		r.settled()
-	}
-	all()
-	r.engine.Crash()
-	if err := r.engine.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.engine.WaitSubscribers(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	all()
-	all()
+	r.round()
+	r.restart()
+	r.round()
+	r.round()
 	for rank, s := range r.bridge.Status() {
 		if s.Lives != 2 || s.Rank != rank {
 			t.Errorf("%+v", s)

@@ -120,6 +120,28 @@ func (r *rig) live() {
 	}
 }
 
+// restart ends the engine's life and begins another, which does something before anybody hears it, and then is heard. Not by
+// the bridge's state, which may be that of before.
+func (r *rig) restart(before ...func(*enginetest.Engine)) {
+	r.t.Helper()
+	r.engine.Crash()
+	if err := r.engine.Start(before...); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.engine.WaitSubscribers(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// round lets every rank compute, and waits until the oracle believes what is true.
+func (r *rig) round() {
+	r.t.Helper()
+	for rank := range max(r.cfg.Ranks, 1) {
+		r.steps(rank, 20)
+	}
+	r.settled()
+}
+
 // steps lets a rank compute some prompts that have beginnings in common, now and then several at once.
 func (r *rig) steps(rank, n int) {
 	for range n {

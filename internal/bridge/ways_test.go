@@ -175,15 +175,8 @@ func TestStreamOfAnEngineThatRestarts(t *testing.T) {
 				r.steps(0, 30)
 				r.settled()
 				before := r.bridge.Status()[0].Incarnation
-				r.engine.Crash()
 				// Another life's numbers are beyond those of the former one before anybody hears it.
-				if err := r.engine.Start(func(*enginetest.Engine) { r.steps(0, 50) }); err != nil {
-					t.Fatal(err)
-				}
-				// Not by the bridge's state, which may be that of before: a live servicer tells nobody what came before he asked.
-				if err := r.engine.WaitSubscribers(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				r.restart(func(*enginetest.Engine) { r.steps(0, 50) })
 				r.steps(0, 20)
 				r.caughtUp(0)
 				if kind == enginetest.Keeping {
@@ -241,14 +234,8 @@ func TestTensorRTLLMByItsBuffer(t *testing.T) {
 			r.steps(rank, 10)
 		}
 	})
-	all := func() {
-		for rank := range 2 {
-			r.steps(rank, 20)
-		}
-		r.settled()
-	}
-	all()
-	all()
+	r.round()
+	r.round()
 	for rank := range 2 {
 		if s := r.caughtUp(rank); s.Trust != feed.Whole || s.Missing != 0 || len(s.Dropped) != 0 || s.Lives != 1 || s.Held == 0 {
 			t.Errorf("%+v", s)
@@ -265,12 +252,9 @@ func TestTensorRTLLMByItsBuffer(t *testing.T) {
 	r.caughtUp(0)
 	r.nothingFalse(0)
 	// Another process begins with the same events under the same numbers.
-	r.engine.Crash()
-	if err := r.engine.Start(); err != nil {
-		t.Fatal(err)
-	}
-	all()
-	all()
+	r.restart()
+	r.round()
+	r.round()
 	if s := r.caughtUp(1); s.Lives != 2 || s.Trust != feed.Whole {
 		t.Errorf("%+v", s)
 	}
