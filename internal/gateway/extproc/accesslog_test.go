@@ -157,10 +157,7 @@ func TestLogBesideOthers(t *testing.T) {
 			r.isLogged = true
 			c, m := r.ask(textPath, question)
 			to, decision := choice(t, m)
-			look := r.call(none, none)
-			look.hides = true
-			look.meta = meta(t, spaceBalancer, map[string]any{keyDecision: decision, keyServed: to[0]})
-			look.seen(":status", ok, "content-type", streaming)
+			look := r.watch(to[0], decision)
 			if got := next(t, r.steps); got != "dispatched applied" {
 				t.Fatalf("first came %q", got)
 			}
@@ -189,10 +186,7 @@ func TestLogBesideOthers(t *testing.T) {
 	r.isLogged = true
 	c, m := r.ask(textPath, question)
 	to, decision := choice(t, m)
-	look := r.call(none, none)
-	look.hides = true
-	look.meta = meta(t, spaceBalancer, map[string]any{keyDecision: decision, keyServed: to[0]})
-	look.seen(":status", ok, "content-type", streaming)
+	r.watch(to[0], decision)
 	next(t, r.steps)
 	c.over()
 	r.log(entryOf(decision, workerAt(to[0]), 200))

@@ -131,10 +131,7 @@ func TestObserver(t *testing.T) {
 		r := start(t, 1, nil)
 		c, m := r.ask(textPath, question)
 		to, decision := choice(t, m)
-		look := r.call(none, none)
-		look.hides = true
-		look.meta = meta(t, spaceBalancer, map[string]any{keyDecision: decision, keyServed: to[0]})
-		look.seen(":status", ok, "content-type", streaming)
+		look := r.watch(to[0], decision)
 		if got := next(t, r.steps); got != "dispatched applied" {
 			t.Fatalf("first came %q", got)
 		}
@@ -178,10 +175,7 @@ func TestObserverOfWhatIsSeen(t *testing.T) {
 	c.recv()
 	c.body(question, true)
 	to, decision := choice(t, c.recv())
-	look := r.call(none, none)
-	look.hides = true
-	look.meta = meta(t, spaceBalancer, map[string]any{keyDecision: decision, keyServed: to[0]})
-	look.seen(":status", ok, "content-type", streaming)
+	look := r.watch(to[0], decision)
 	look.hides = true
 	look.responded(events, true)
 	look.over()
@@ -200,10 +194,7 @@ func TestObservedClientLeaves(t *testing.T) {
 	r := start(t, 1, nil)
 	c, m := r.ask(textPath, question)
 	to, decision := choice(t, m)
-	look := r.call(none, none)
-	look.hides = true
-	look.meta = meta(t, spaceBalancer, map[string]any{keyDecision: decision, keyServed: to[0]})
-	look.seen(":status", ok, "content-type", streaming)
+	r.watch(to[0], decision)
 	next(t, r.steps)
 	c.answered(to[0], false, ":status", ok, "content-type", streaming)
 	c.recv()

@@ -152,6 +152,16 @@ func (r *rig) call(req, resp bodyMode) *call {
 	return &call{rig: r, stream: stream, cancel: cancel, config: &extprocv3.ProtocolConfiguration{RequestBodyMode: req, ResponseBodyMode: resp}}
 }
 
+// watch is an observer that has seen the headers of a streamed answer.
+func (r *rig) watch(server, decision string) *call {
+	r.t.Helper()
+	look := r.call(none, none)
+	look.hides = true
+	look.meta = meta(r.t, spaceBalancer, map[string]any{keyDecision: decision, keyServed: server})
+	look.seen(":status", ok, "content-type", streaming)
+	return look
+}
+
 func (c *call) send(m *extprocv3.ProcessingRequest) {
 	c.t.Helper()
 	m.ProtocolConfig, m.MetadataContext, m.ObservabilityMode = c.config, c.meta, c.hides
