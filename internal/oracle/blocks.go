@@ -53,12 +53,17 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 		return nil, Accepted{}, Fault(FailedPrecondition, ReasonSpecContradiction, "hello.engine_hashes", "",
 			"how blocks are named cannot change within incarnation "+utoa(h.Incarnation))
 	}
+	if f.incarnation == h.Incarnation && f.hasGroup && f.prefixGroup != h.PrefixGroup {
+		return nil, Accepted{}, Fault(FailedPrecondition, ReasonSpecContradiction, "hello.groups", utoa(uint64(h.PrefixGroup)),
+			"the group that counts as prefix, "+utoa(uint64(f.prefixGroup))+", cannot change within incarnation "+utoa(h.Incarnation))
+	}
 	f.kick(Fault(Aborted, ReasonSuperseded, "", "", "another stream took over this rank"))
 	f.dropSnapshot()
 	f.session = s
 	f.lostAt, f.isMistrusted = time.Time{}, false
 	f.heardAt.Store(now.UnixNano())
 	f.counted, f.byHash, f.mostNames = h.Counted, h.EngineHashes, mostNames(&w.Spec)
+	f.prefixGroup, f.hasGroup = h.PrefixGroup, true
 	if f.names != nil {
 		f.names.SetNames(f.mostNames)
 	}

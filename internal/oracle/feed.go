@@ -32,6 +32,8 @@ type feed struct {
 	counted     bool
 	byHash      bool   // the stream names blocks by engine hashes
 	mostNames   int    // of byHash
+	prefixGroup uint32 // the attention group that the blocks are of, if hasGroup
+	hasGroup    bool   // false: no stream yet, or restored from a file that does not say it
 	applied     uint64 // highest batch applied in this incarnation
 	awaiting    bool   // a snapshot was asked for
 	doubtful    bool   // whoever reports has said that it may be wrong

@@ -38,6 +38,9 @@ type SavedRank struct {
 	EngineHashes bool
 	IsAwaiting   bool // a snapshot was asked for
 	IsDoubtful   bool // whoever reports has said that it may be wrong
+	// PrefixGroup is the attention group that the contents are of. Without HasGroup nobody knows, and the next hello says it.
+	PrefixGroup uint32
+	HasGroup    bool
 }
 
 // SavedGuess is what is saved of a guessed cache of one rank: of prompts as tokens where it does not report, or as text.
@@ -102,7 +105,7 @@ func (f *feed) save(rank int, incarnation uint64, c *Contents) (SavedRank, bool)
 	}
 	return SavedRank{
 		Rank: rank, Incarnation: f.incarnation, Applied: f.applied, Counted: f.counted, EngineHashes: f.byHash,
-		IsAwaiting: f.awaiting || f.ledger == nil, IsDoubtful: f.doubtful,
+		IsAwaiting: f.awaiting || f.ledger == nil, IsDoubtful: f.doubtful, PrefixGroup: f.prefixGroup, HasGroup: f.hasGroup,
 	}, true
 }
 
@@ -249,6 +252,7 @@ func (x *restoredRank) show(now time.Time) int {
 	}
 	f.incarnation, f.applied = x.saved.Incarnation, x.saved.Applied
 	f.counted, f.byHash, f.doubtful = x.saved.Counted, x.saved.EngineHashes, x.saved.IsDoubtful
+	f.prefixGroup, f.hasGroup = x.saved.PrefixGroup, x.saved.HasGroup
 	f.forgetApprox(asTokens)
 	if x.saved.IsAwaiting && heldBlocks(x.ledger) == 0 {
 		f.o.index.Discard(x.ledger) // nothing was known yet

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -237,6 +238,44 @@ func TestWhatWasRestoredKeepsItsDoubts(t *testing.T) {
 	before = New(Config{}, nil)
 	hello(t, before, Hello{Incarnation: 1, NextSequence: 50}, t0)
 	sees(t, reborn(t, before, Config{}, t0), 0, Warming, t0)
+}
+
+// TestTheGroupOfWhatWasRestoredIsKnown, unless the file does not say it: then the first hello does.
+func TestTheGroupOfWhatWasRestoredIsKnown(t *testing.T) {
+	before := New(Config{}, nil)
+	s, _ := hello(t, before, Hello{Incarnation: 7, NextSequence: 1, PrefixGroup: 3}, t0)
+	store(t, s, 1, chain(1, 2, 3), t0)
+	all := saved(t, before)
+	again := func(o *Oracle, group uint32) error {
+		_, _, err := o.OpenBlocks(&Hello{
+			Spec: fleet.Spec{Worker: "w", Model: "m", BlockSize: size, DPSize: 1}, Incarnation: 7, NextSequence: 2, PrefixGroup: group,
+		}, t0)
+		return err
+	}
+	for _, isSaid := range []bool{true, false} {
+		all.ranks[0].saved.HasGroup = isSaid
+		o := New(Config{}, nil)
+		all.put(t, o, t0, t0).Commit()
+		if err := again(o, 0); isSaid && !isReason(err, ReasonSpecContradiction) || !isSaid && err != nil {
+			t.Errorf("said by the file: %v; another group: %v", isSaid, err)
+		}
+		group := uint32(3)
+		if !isSaid {
+			group = 0 // what the first hello said
+		}
+		if err := again(o, group); err != nil {
+			t.Errorf("said by the file: %v; the group that is known: %v", isSaid, err)
+		}
+		if err := again(o, group+1); !isReason(err, ReasonSpecContradiction) {
+			t.Errorf("said by the file: %v; another group than the one that is known: %v", isSaid, err)
+		}
+		sees(t, o, 3, Fresh, t0)
+	}
+}
+
+func isReason(err error, want Reason) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Reason == want
 }
 
 // TestRestoredWorkersLiveByTheirLease: one that does not speak goes as any other does; after a long rest it must speak first.

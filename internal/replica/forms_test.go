@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"testing"
@@ -127,6 +128,14 @@ func TestForms(t *testing.T) {
 			late := joinedPeer(t, b, quick("c"))
 			eventually(t, "who comes later has it", same(late))
 			eventually(t, "the follower still has it", same(other))
+			changed := *h
+			changed.PrefixGroup++
+			for who, p := range map[string]*peer{"the follower": other, "who came later": late} {
+				var e *oracle.Error
+				if _, _, err := p.o.OpenBlocks(&changed, time.Now()); !errors.As(err, &e) || e.Reason != oracle.ReasonSpecContradiction {
+					t.Errorf("%s knows what the engine's groups are: %v", who, err)
+				}
+			}
 		})
 	}
 }

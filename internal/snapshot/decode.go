@@ -224,6 +224,9 @@ func (d *decoder) rank() (r oracle.SavedRank, lost [fleet.NumTiers]oracle.Digest
 	f := p.flags(allFlags)
 	r.Counted, r.EngineHashes = f&flagCounted != 0, f&flagEngineHashes != 0
 	r.IsAwaiting, r.IsDoubtful = f&flagAwaiting != 0, f&flagDoubtful != 0
+	if r.HasGroup = f&flagGroup != 0; r.HasGroup {
+		r.PrefixGroup = uint32(p.number(math.MaxUint32))
+	}
 	lost = p.digests()
 	if r.Incarnation == 0 {
 		p.fail("a rank without an incarnation")

@@ -10,7 +10,8 @@
 //
 //	header   version, time of writing (Unix ns), fingerprint of the deployment
 //	worker   what a worker says about itself, its incarnation, whether it is draining or lost
-//	rank     number, incarnation, last batch applied, flags; and what was given up for want of room, as digests by tier
+//	rank     number, incarnation, last batch applied, flags, attention group if it is known; and what was given up for want
+//	         of room, as digests by tier
 //	runs     pieces of chains, after a rank or a guess: what the first block follows, how the blocks are held, and their ids
 //	guess    rank, whether of text, size, credit; of caches that nobody reports
 //	rankEnd  digests by tier, which the runs must sum up to

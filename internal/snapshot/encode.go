@@ -49,6 +49,7 @@ const (
 	flagEngineHashes
 	flagAwaiting
 	flagDoubtful
+	flagGroup // the attention group follows; files of former versions do not say it
 
 	allFlags = 1<<iota - 1
 )
@@ -157,7 +158,10 @@ func (e *encoder) Rank(r *oracle.SavedRank, c *oracle.Contents) error {
 	e.uvarint(r.Incarnation)
 	e.uvarint(r.Applied)
 	e.buf = append(e.buf, bit(r.Counted, flagCounted)|bit(r.EngineHashes, flagEngineHashes)|
-		bit(r.IsAwaiting, flagAwaiting)|bit(r.IsDoubtful, flagDoubtful))
+		bit(r.IsAwaiting, flagAwaiting)|bit(r.IsDoubtful, flagDoubtful)|bit(r.HasGroup, flagGroup))
+	if r.HasGroup {
+		e.uvarint(uint64(r.PrefixGroup))
+	}
 	e.digests(&c.Lost)
 	e.totals.Ranks++
 	e.totals.Blocks += c.Blocks()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -261,6 +262,44 @@ func TestARestoredOracleKnowsWhatWasSaved(t *testing.T) {
 	}
 	if blocks < 200 {
 		t.Errorf("only %d blocks were saved", blocks)
+	}
+}
+
+// TestAFileSaysTheGroup, and one of a version that did not is read as before.
+func TestAFileSaysTheGroup(t *testing.T) {
+	o := oracle.New(oracle.Config{}, nil)
+	h := oracle.Hello{
+		Spec:        fleet.Spec{Worker: "w", Model: "m", BlockSize: size, DPSize: 1},
+		Incarnation: 5, NextSequence: 1, PrefixGroup: math.MaxUint32,
+	}
+	v := &town{o: o}
+	v.open(t, h)
+	written := encode(t, o, "")
+	former := frames(bytes.Clone(written))
+	for i, p := range former {
+		if kind(p[0]) != kindRank {
+			continue
+		}
+		// Rank, incarnation and batch take a byte each; then the flags, and the group's five bytes.
+		if p[4]&flagGroup == 0 {
+			t.Fatalf("the flags are %x", p[4])
+		}
+		p[4] &^= flagGroup
+		former[i] = slices.Concat(p[:5], p[10:])
+	}
+	for name, data := range map[string][]byte{"this": written, "former": joined(former)} {
+		next := oracle.New(oracle.Config{}, nil)
+		if _, err := restore(data, next, t0); err != nil {
+			t.Fatalf("a file of %s version: %v", name, err)
+		}
+		for _, group := range []uint32{1, math.MaxUint32} {
+			h.PrefixGroup = group
+			// The former one's group is what the first hello says.
+			isRight := (group == math.MaxUint32) == (name == "this")
+			if _, _, err := next.OpenBlocks(&h, t0); (err == nil) != isRight {
+				t.Errorf("a file of %s version, a hello with group %d: %v", name, group, err)
+			}
+		}
 	}
 }
 

@@ -325,8 +325,8 @@ func (ResyncReason) EnumDescriptor() ([]byte, []int) {
 //
 // Refused with FAILED_PRECONDITION and the field's name: a missing worker_id, model, hash_scheme or repeats; a
 // hash_scheme unknown to the server; a block_size of 0 or above 65,536 (INVALID_ARGUMENT); a dp_rank at or
-// above dp_size; an incarnation below the known one; a model, block size, repeats or engine_hashes that contradicts the
-// same incarnation's.
+// above dp_size; an incarnation below the known one; a model, block size, repeats, engine_hashes or group that counts as
+// prefix that contradicts the same incarnation's.
 //
 // Two ways of naming blocks. A reporter that knows block ids (it keeps engine hash -> block id itself, as client.Reporter
 // does, or its engine hashes as we do) sends ids. A simple one sets engine_hashes and passes on what the engine says: its
