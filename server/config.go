@@ -19,7 +19,9 @@ const GCPercent = 400
 // Config is everything a Server can be told. The zero value runs: a field that is zero has the default named beside it.
 // DefaultConfig is what the program kvoracle starts from; it also turns on what costs a port or shows the schema.
 type Config struct {
-	// Listen is the "host:port" of the gRPC service. Empty: 127.0.0.1:7070. Port 0: any free one, see Server.Addr.
+	// Listen is the "host:port" of the gRPC service. Empty: 127.0.0.1:7070. Port 0: any free one, see Server.Addr. This and
+	// the other addresses may also be "unix:" and the path of a socket, for a gateway on the same machine: who may write that file
+	// may connect, which are its owner and group (mode 0660). A socket that a dead process has left is replaced.
 	Listen string
 	// OpsListen is the "host:port" of the operator's HTTP server: metrics, health, profiles. Empty: none.
 	OpsListen string

@@ -51,7 +51,13 @@ func (s *Server) openOthers(ctx context.Context) error {
 }
 
 func open(ctx context.Context, field, address string) (net.Listener, error) {
-	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	var lis net.Listener
+	var err error
+	if path, isUnix := socketPath(address); isUnix {
+		lis, err = openSocket(ctx, path)
+	} else {
+		lis, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("server: %s: %w", field, err)
 	}

@@ -42,7 +42,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 // serve owns every goroutine of the server: when it returns, all have ended. The first that fails ends the others.
 func (s *Server) serve(ctx context.Context) error {
 	s.health.serving()
-	s.log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("address", s.lis.Addr().String()),
+	s.log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("address", address(s.lis)),
 		slog.String("ops_address", address(s.ops)), slog.String("http_address", address(s.web)), slog.String("policy", s.cfg.Policy), slog.String("version", Version()))
 	g, ctx := errgroup.WithContext(ctx)
 	over := make(chan struct{}) // closed when calls are not answered any more
@@ -88,7 +88,7 @@ func address(lis net.Listener) string {
 	if lis == nil {
 		return ""
 	}
-	return lis.Addr().String()
+	return AddressOf(lis.Addr())
 }
 
 // serveOps serves the operator's pages until over: they show the drain too.

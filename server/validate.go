@@ -60,8 +60,12 @@ func (f *faults) addresses(c *Config) {
 		if a.address == "" {
 			continue
 		}
-		if _, port, err := net.SplitHostPort(a.address); err != nil || port == "" {
-			f.add("%s: got %q, want host:port", a.field, a.address)
+		if path, isUnix := socketPath(a.address); isUnix {
+			if path == "" || path[0] == '@' || len(path) > longestSocket {
+				f.add("%s: got %q, want unix: and the path of a file, of at most %d bytes", a.field, a.address, longestSocket)
+			}
+		} else if _, port, err := net.SplitHostPort(a.address); err != nil || port == "" {
+			f.add("%s: got %q, want host:port, or unix: and a path", a.field, a.address)
 		} else if !c.Insecure && !isLoopback(a.address) && (c.TLSCert == "" || c.AccessFile == "") {
 			f.add("%s: got %q, which other machines can reach: want TLSCert and AccessFile, or a loopback address, or Insecure",
 				a.field, a.address)

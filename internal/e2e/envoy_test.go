@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -184,21 +185,28 @@ func TestEnvoyLog(t *testing.T) {
 // TestEnvoyOracleDies: nobody notices, neither the end nor the return. Where response bodies go through the oracle those
 // under way are lost, which is why the configuration does not do that.
 func TestEnvoyOracleDies(t *testing.T) {
-	s := newStack(t, bufferedMode, 2000)
-	s.register(0)
-	stop, sent := s.traffic(8)
-	s.more(sent, 100)
-	if s.metric("kvoracle_extproc_requests_total", `outcome="decided"`) < 90 {
-		t.Error("requests were not decided from the start")
-	}
-	s.killOracle(syscall.SIGKILL)
-	s.more(sent, 200)
-	s.startOracle(s.grpc)
-	s.register(0)
-	s.until("decisions are made again", func() bool { return s.metric("kvoracle_extproc_requests_total", `outcome="decided"`) > 50 })
-	n, failures := stop()
-	if len(failures) > 0 {
-		t.Errorf("%d of %d requests failed, such as %s", len(failures), n, failures[0])
+	for name, listen := range map[string]string{
+		"port": freePort(t), "socket": "unix:" + filepath.Join(t.TempDir(), "grpc.sock"), // which the dead leave behind
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStackAt(t, listen, 2000)
+			s.startEnvoy(bufferedMode)
+			s.register(0)
+			stop, sent := s.traffic(8)
+			s.more(sent, 100)
+			if s.metric("kvoracle_extproc_requests_total", `outcome="decided"`) < 90 {
+				t.Error("requests were not decided from the start")
+			}
+			s.killOracle(syscall.SIGKILL)
+			s.more(sent, 200)
+			s.startOracle(s.grpc)
+			s.register(0)
+			s.until("decisions are made again", func() bool { return s.metric("kvoracle_extproc_requests_total", `outcome="decided"`) > 50 })
+			n, failures := stop()
+			if len(failures) > 0 {
+				t.Errorf("%d of %d requests failed, such as %s", len(failures), n, failures[0])
+			}
+		})
 	}
 }
 

@@ -59,6 +59,12 @@ func newStack(t *testing.T, m mode, capacity int, args ...string) *stack {
 // newBareStack is a stack without anything in front.
 func newBareStack(t *testing.T, capacity int, args ...string) *stack {
 	t.Helper()
+	return newStackAt(t, freePort(t), capacity, args...)
+}
+
+// newStackAt is newBareStack with an oracle that listens at an address.
+func newStackAt(t *testing.T, listen string, capacity int, args ...string) *stack {
+	t.Helper()
 	s := &stack{t: t}
 	for range 3 {
 		e := newEngine(t, capacity)
@@ -66,7 +72,7 @@ func newBareStack(t *testing.T, capacity int, args ...string) *stack {
 	}
 	s.ops = freePort(t)
 	s.args = append([]string{"--http-listen=" + freePort(t), "--ops-listen=" + s.ops}, args...)
-	s.startOracle(freePort(t))
+	s.startOracle(listen)
 	t.Cleanup(func() {
 		s.killOracle(syscall.SIGKILL)
 		if t.Failed() {
@@ -216,7 +222,13 @@ func (s *stack) startEnvoy(m mode) {
 	}
 	replace("port_value: 9901", "port_value: 0")
 	replace("port_value: 8080", "port_value: 0")
-	replace("port_value: 7070", "port_value: "+port(s.grpc))
+	oracle := s.grpc // as Envoy names it
+	if path, isUnix := strings.CutPrefix(s.grpc, "unix:"); isUnix {
+		oracle = path
+		replace("{socket_address: {address: 127.0.0.1, port_value: 7070}}", "{pipe: {path: "+path+"}}")
+	} else {
+		replace("port_value: 7070", "port_value: "+port(s.grpc))
+	}
 	for i := range 3 {
 		if i < len(s.workers) {
 			replace("port_value: 800"+strconv.Itoa(i+1), "port_value: "+port(s.workers[i]))
@@ -275,7 +287,7 @@ func (s *stack) startEnvoy(m mode) {
 	})
 	s.until("Envoy serves and has found kvoracle well", func() bool {
 		code, page := s.do(http.MethodGet, "http://"+at+"/clusters", "")
-		return code == 200 && strings.Contains(page, "kvoracle::"+s.grpc+"::health_flags::healthy")
+		return code == 200 && strings.Contains(page, "kvoracle::"+oracle+"::health_flags::healthy")
 	})
 	s.until("Envoy listens", func() bool {
 		var page struct {

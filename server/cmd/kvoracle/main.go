@@ -66,12 +66,12 @@ func serve(ctx context.Context, follow *rereader, hangups <-chan os.Signal, stdo
 	if err := s.Listen(ctx); err != nil {
 		return errors.Join(err, s.Close()) //nolint:contextcheck // the last export has a deadline of its own
 	}
-	_, _ = fmt.Fprintf(stdout, "kvoracle: serving on %s\n", s.Addr())
+	_, _ = fmt.Fprintf(stdout, "kvoracle: serving on %s\n", server.AddressOf(s.Addr()))
 	if a := s.HTTPAddr(); a != nil {
-		_, _ = fmt.Fprintf(stdout, "kvoracle: serving HTTP on %s\n", a)
+		_, _ = fmt.Fprintf(stdout, "kvoracle: serving HTTP on %s\n", server.AddressOf(a))
 	}
 	if set.hint {
-		_, _ = fmt.Fprintf(stdout, "try: %s\n", hintLine(s.Addr().String()))
+		_, _ = fmt.Fprintf(stdout, "try: %s\n", hintLine(server.AddressOf(s.Addr())))
 	}
 	following, stop := context.WithCancel(ctx)
 	done := make(chan struct{})

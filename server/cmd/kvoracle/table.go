@@ -57,7 +57,7 @@ func text(p interface {
 func (s *settings) groups() []group {
 	return []group{
 		{"Where it listens", []setting{
-			{"listen", "host:port of the gRPC service; port 0 is any free one", str(&s.Listen)},
+			{"listen", "host:port of the gRPC service, or unix:PATH; port 0 is any free one", str(&s.Listen)},
 			{"ops-listen", "host:port for metrics, health and profiles; empty: none", str(&s.OpsListen)},
 			{"http-listen", "host:port of the HTTP/JSON door, for gateways without gRPC; empty: none", str(&s.HTTPListen)},
 			{"insecure", "allow addresses that other machines can reach, without TLS or access file", yes(&s.Insecure)},
