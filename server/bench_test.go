@@ -4,12 +4,25 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"go.opentelemetry.io/otel/sdk/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
 // BenchmarkRoute is a unary Route of 512 tokens over a real socket, client and server in this process. cpu-us/op is
@@ -61,6 +74,104 @@ func BenchmarkRoute(b *testing.B) {
 				b.Error(err)
 			}
 		})
+	}
+}
+
+// BenchmarkPick is one request of a proxy over a real socket: a stream, a chat request of 8 kB in its body, the answer, the stream's
+// end. Beside it the same calls of a picker that answers without looking: what gRPC costs.
+func BenchmarkPick(b *testing.B) {
+	body := []byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("What is it all about? ", 360) + `"}],"max_tokens":1}`)
+	ask := &extprocv3.ProcessingRequest{
+		Request:        &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: body, EndOfStream: true}},
+		ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: extprocfilterv3.ProcessingMode_BUFFERED},
+		Attributes: map[string]*structpb.Struct{"envoy.filters.http.ext_proc": {Fields: map[string]*structpb.Value{
+			"request.method": structpb.NewStringValue("POST"), "request.path": structpb.NewStringValue("/v1/chat/completions"),
+		}}},
+	}
+	pick := func(b *testing.B, address string) {
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		client := extprocv3.NewExternalProcessorClient(conn)
+		b.ReportAllocs()
+		before := cpu(b)
+		for b.Loop() {
+			stream, err := client.Process(b.Context())
+			if err == nil {
+				err = stream.Send(ask)
+			}
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			if err == nil {
+				err = stream.CloseSend()
+			}
+			if err == nil {
+				if _, e := stream.Recv(); !errors.Is(e, io.EOF) {
+					err = fmt.Errorf("want the stream's end: %w", e)
+				}
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+	}
+	b.Run("at once", func(b *testing.B) {
+		lis, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		g := grpc.NewServer()
+		extprocv3.RegisterExternalProcessorServer(g, atOnce{})
+		go func() { _ = g.Serve(lis) }()
+		defer g.Stop()
+		pick(b, lis.Addr().String())
+	})
+	b.Run("kvoracle", func(b *testing.B) {
+		clearEnv(b)
+		s, err := New(Config{Listen: "127.0.0.1:0", SlowCall: time.Second})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := s.Listen(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(b.Context())
+		r := &rig{t: b, s: s, ended: make(chan error, 1)}
+		go func() { r.ended <- s.Run(ctx) }()
+		r.dial(s.Addr().String())
+		for i := range 4 {
+			spec := &kvoraclev1.WorkerSpec{WorkerId: fmt.Sprint("w", i), Address: fmt.Sprintf("10.0.0.%d:80", i), Model: "m", BlockSize: 16}
+			if _, err := r.fleet.RegisterWorker(b.Context(), &kvoraclev1.RegisterWorkerRequest{Spec: spec}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		pick(b, s.Addr().String())
+		_ = r.conn.Close()
+		cancel()
+		if err := <-r.ended; err != nil {
+			b.Error(err)
+		}
+	})
+}
+
+// atOnce is a picker that does not look.
+type atOnce struct {
+	extprocv3.UnimplementedExternalProcessorServer
+}
+
+// Process implements the ext_proc service.
+func (atOnce) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return nil //nolint:nilerr // the caller has left
+		}
+		if err := stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{}}); err != nil {
+			return err
+		}
 	}
 }
 

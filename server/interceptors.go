@@ -190,8 +190,8 @@ func (s *Server) endForeign(srv any, stream grpc.ServerStream, info *grpc.Stream
 }
 
 func isOurs(fullMethod string) bool {
-	return strings.HasPrefix(fullMethod, "/"+kvoraclev1.RouteService_ServiceDesc.ServiceName+"/") || isControl(fullMethod) ||
-		strings.HasPrefix(fullMethod, "/"+extproc.Name+"/")
+	const route = kvoraclev1.RouteService_Route_FullMethodName // a constant's beginning: nothing is put together for each call
+	return fullMethod == extproc.Process || strings.HasPrefix(fullMethod, route[:len(route)-len("Route")]) || isControl(fullMethod)
 }
 
 // logTo adapts slog to the middleware. Its levels are slog's numbers; its fields hold method, code, peer and time.

@@ -171,6 +171,6 @@ func (s *streamIn) Context() context.Context { return s.ctx }
 
 // isControl says whether a method is an operator's: rare, and worth a full log line.
 func isControl(fullMethod string) bool {
-	rest, ok := strings.CutPrefix(fullMethod, "/"+kvoraclev1.FleetService_ServiceDesc.ServiceName)
-	return ok && strings.HasPrefix(rest, "/")
+	const fleet = kvoraclev1.FleetService_GetWorker_FullMethodName
+	return strings.HasPrefix(fullMethod, fleet[:len(fleet)-len("GetWorker")])
 }

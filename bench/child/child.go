@@ -61,8 +61,11 @@ func (p *Process) Ask(line string) (string, error) {
 }
 
 // CPU is the processor time it has used so far, in seconds; 0 where the system does not say.
-func (p *Process) CPU() float64 {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+func (p *Process) CPU() float64 { return CPUOf(p.cmd.Process.Pid) }
+
+// CPUOf is the same of any process.
+func CPUOf(pid int) float64 {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}

@@ -113,7 +113,7 @@ func (s *stack) hold(bodies [][]byte, streams int) error {
 				_, _ = in.Write(b[len(b)-1:])
 				_ = in.Close()
 			}()
-			errs[i] = one(c, s.duplex, body, http.Header{"X-Hold": {"1"}})
+			errs[i] = one(c, s.urls[duplex], body, http.Header{"X-Hold": {"1"}})
 		})
 	}
 	for range streams {

@@ -1,11 +1,12 @@
 // Command envoybench measures what kvoracle adds to a request through Envoy, against Envoy alone with the same buffering of
-// the body, and how much memory streams take. Envoy, kvoracle and this program, which is client and worker, share the
+// the body, and how much memory streams take. Envoy, the pickers and this program, which is client and worker, share the
 // machine.
 //
-// Rounds of the ways alternate in one run (without kvoracle; with it and its access log, which the bars are about; and with the
-// observer of responses too), each with requests at a fixed rate whatever the answers do (an open loop: a
-// late answer delays no other's start, and is counted from when it was due). What is added is the difference of their quantiles
-// in one round; the bar is about the median of the rounds.
+// Rounds of the ways alternate in one run, each with requests at a fixed rate whatever the answers do (an open loop: a
+// late answer delays no other's start, and is counted from when it was due). The ways are without a picker; with one that answers at
+// once, whose share is Envoy's and the machine's; with kvoracle and its access log; both on a Unix socket; and kvoracle with the
+// observer of responses too. What is added is the difference of their quantiles in one round; the bars are about the median of the
+// rounds.
 package main
 
 import (
@@ -22,56 +23,52 @@ func main() {
 	oracle := flag.String("kvoracle", "bin/kvoracle", "kvoracle's binary")
 	rate := flag.Int("rate", 500, "requests a second")
 	size := flag.Int("body", 8000, "bytes of a request's body")
-	window := flag.Duration("window", 3*time.Second, "of one way in one round")
-	rounds := flag.Int("rounds", 6, "rounds")
+	window := flag.Duration("window", 2*time.Second, "of one way in one round")
+	rounds := flag.Int("rounds", 5, "rounds")
 	streams := flag.Int("streams", 1000, "streams at once")
+	dir := flag.String("trivial", "", "serve the picker that answers at once, with a socket in this folder")
+	worker := flag.String("worker", "", "what it chooses")
 	flag.Parse()
-	if err := run(*envoy, *oracle, *rate, *size, *window, *rounds, *streams); err != nil {
+	var err error
+	if *dir != "" {
+		err = serveTrivial(*dir, *worker)
+	} else {
+		err = run(*envoy, *oracle, *rate, *size, *window, *rounds, *streams)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(envoy, oracle string, rate, size int, window time.Duration, rounds, streams int) error {
-	s, err := newStack(envoy, oracle)
+// series are measured values by name.
+type series map[string][]float64
+
+func (q series) add(name string, v float64) { q[name] = append(q[name], v) }
+
+func run(envoy, binary string, rate, size int, window time.Duration, rounds, streams int) error {
+	s, err := newStack(envoy, binary)
 	if err != nil {
 		return err
 	}
 	defer s.stop()
 	bodies := bodies(size)
-	for _, way := range []string{s.plain, s.picked, s.observed} { // connections, caches, the first collections
-		if _, err := load(way, bodies, rate, window/2); err != nil {
+	for _, way := range ways() { // connections, caches, the first collections
+		if _, err := load(s.urls[way], bodies, rate, window/2); err != nil {
+			return fmt.Errorf("%s: %w", way, err)
+		}
+	}
+	q := make(series)
+	for round := range rounds {
+		if err := s.round(q, round, bodies, rate, window); err != nil {
 			return err
 		}
 	}
-	q := map[string][]float64{}
-	for range rounds {
-		plain, err := load(s.plain, bodies, rate, window)
-		if err != nil {
+	var decided [2]float64
+	for i := range decided {
+		if decided[i], err = s.decided(i); err != nil {
 			return err
 		}
-		picked, err := load(s.picked, bodies, rate, window)
-		if err != nil {
-			return err
-		}
-		observed, err := load(s.observed, bodies, rate, window)
-		if err != nil {
-			return err
-		}
-		for _, at := range []struct {
-			name string
-			q    float64
-		}{{"p50", 0.5}, {"p99", 0.99}} {
-			a, b, c := bars.Quantile(plain, at.q)*1e6, bars.Quantile(picked, at.q)*1e6, bars.Quantile(observed, at.q)*1e6
-			q["plain "+at.name] = append(q["plain "+at.name], a)
-			q["picked "+at.name] = append(q["picked "+at.name], b)
-			q["added "+at.name] = append(q["added "+at.name], b-a)
-			q["observer adds "+at.name] = append(q["observer adds "+at.name], c-b)
-		}
-	}
-	decided, err := s.decided()
-	if err != nil {
-		return err
 	}
 	before, _ := s.memory()
 	if err := s.hold(bodies, streams); err != nil {
@@ -79,14 +76,27 @@ func run(envoy, oracle string, rate, size int, window time.Duration, rounds, str
 	}
 	now, peak := s.memory()
 
-	fmt.Printf("%d requests/s of %d bytes, %d rounds of %v a way; %.0f decisions\n", rate, size, rounds, window, decided)
+	fmt.Printf("%d requests/s of %d bytes, %d rounds of %v a way; %.0f decisions, %.0f by the socket\n",
+		rate, size, rounds, window, decided[oracle], decided[oracle2])
 	for _, b := range []bars.Bar{
 		{Name: "plain p50", Unit: "us"},
 		{Name: "plain p99", Unit: "us"},
-		{Name: "picked p50", Unit: "us"},
-		{Name: "picked p99", Unit: "us"},
+		{Name: "kvoracle p50", Unit: "us"},
+		{Name: "kvoracle p99", Unit: "us"},
+		{Name: "trivial adds p50", Unit: "us"},
+		{Name: "trivial adds p99", Unit: "us"},
+		{Name: "socket: trivial adds p50", Unit: "us"},
+		{Name: "socket: kvoracle adds p50", Unit: "us"},
+		{Name: "socket: kvoracle adds p99", Unit: "us"},
 		{Name: "observer adds p50", Unit: "us"},
 		{Name: "observer adds p99", Unit: "us"},
+		{Name: "Envoy's CPU, plain", Unit: "us a request"},
+		{Name: "Envoy's CPU, trivial", Unit: "us a request"},
+		{Name: "Envoy's CPU, kvoracle", Unit: "us a request"},
+		{Name: "trivial's CPU", Unit: "us a request"},
+		{Name: "kvoracle's CPU", Unit: "us a request"},
+		{Name: "over trivial p50", Unit: "us", Limit: 100},
+		{Name: "over trivial p99", Unit: "us", Limit: 500},
 		{Name: "added p50", Unit: "us", Limit: 250},
 		{Name: "added p99", Unit: "us", Limit: 1000},
 	} {
@@ -102,5 +112,44 @@ func run(envoy, oracle string, rate, size int, window time.Duration, rounds, str
 	} {
 		b.bar.Print([]float64{b.value})
 	}
+	return nil
+}
+
+// round times each way once, another one first each time.
+func (s *stack) round(q series, round int, bodies [][]byte, rate int, window time.Duration) error {
+	all := ways()
+	times, envoy, picker := make(map[string][]float64), make(map[string]float64), make(map[string]float64)
+	for i := range all {
+		way := all[(round+i)%len(all)]
+		e, p := s.used(way)
+		t, err := load(s.urls[way], bodies, rate, window)
+		if err != nil {
+			return fmt.Errorf("%s: %w", way, err)
+		}
+		e2, p2 := s.used(way)
+		times[way], envoy[way], picker[way] = t, (e2-e)*1e6/float64(len(t)), (p2-p)*1e6/float64(len(t))
+	}
+	for _, at := range []struct {
+		name string
+		q    float64
+	}{{" p50", 0.5}, {" p99", 0.99}} {
+		v := make(map[string]float64)
+		for _, way := range all {
+			v[way] = bars.Quantile(times[way], at.q) * 1e6
+		}
+		q.add("plain"+at.name, v[plain])
+		q.add("kvoracle"+at.name, v[picked])
+		q.add("trivial adds"+at.name, v[atOnce]-v[plain])
+		q.add("socket: trivial adds"+at.name, v[atOnceSocket]-v[plain])
+		q.add("socket: kvoracle adds"+at.name, v[pickedSocket]-v[plain])
+		q.add("observer adds"+at.name, v[observed]-v[picked])
+		q.add("over trivial"+at.name, v[picked]-v[atOnce])
+		q.add("added"+at.name, v[picked]-v[plain])
+	}
+	q.add("Envoy's CPU, plain", envoy[plain])
+	q.add("Envoy's CPU, trivial", envoy[atOnce])
+	q.add("Envoy's CPU, kvoracle", envoy[picked])
+	q.add("trivial's CPU", picker[atOnce])
+	q.add("kvoracle's CPU", picker[picked])
 	return nil
 }

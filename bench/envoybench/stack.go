@@ -15,39 +15,63 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kvoracle/kvoracle/bench/child"
 )
 
 //go:embed envoy.yaml
 var config string
 
-// stack is Envoy, kvoracle and a worker.
-type stack struct {
-	plain, picked, observed, duplex string // URLs of the ways through Envoy
-	ops                             string // of kvoracle
+//go:embed way.yaml
+var wayConfig string
 
-	dir    string
-	oracle *exec.Cmd
-	envoy  *exec.Cmd
-	worker *http.Server
+// The ways through Envoy.
+const (
+	plain           = "plain"           // no picker
+	atOnce          = "trivial"         // the trivial picker
+	atOnceSocket    = "trivial-socket"  // the same, on a Unix socket
+	picked          = "kvoracle"        // kvoracle
+	pickedSocket    = "kvoracle-socket" // the same, on a Unix socket
+	observed        = "observed"        // kvoracle and its observer
+	duplex          = "duplex"          // kvoracle, which the body goes through
+	oracle2, oracle = 1, 0              // the kvoracle on the socket, and the other
+)
+
+// ways lists those that are timed.
+func ways() []string { return []string{plain, atOnce, picked, atOnceSocket, pickedSocket, observed} }
+
+// pickers lists those of way.yaml, which are clusters of Envoy by the same names.
+func pickers() []string { return []string{atOnce, picked, atOnceSocket, pickedSocket} }
+
+// stack is Envoy, the pickers and a worker.
+type stack struct {
+	urls map[string]string // of the ways
+	ops  [2]string         // of both kvoracles
+
+	dir     string
+	oracles [2]*exec.Cmd
+	trivial *child.Process
+	envoy   *exec.Cmd
+	worker  *http.Server
 
 	held    chan struct{} // one for each request that the worker holds
 	release chan struct{} // closed: it lets them go
 }
 
-func newStack(envoy, oracle string) (*stack, error) {
+func newStack(envoy, binary string) (*stack, error) {
 	s := &stack{held: make(chan struct{}, 1<<16), release: make(chan struct{})}
 	var err error
 	if s.dir, err = os.MkdirTemp("", "envoybench-"); err != nil {
 		return nil, err
 	}
-	if err := s.start(envoy, oracle); err != nil {
+	if err := s.start(envoy, binary); err != nil {
 		s.stop()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *stack) start(envoy, oracle string) error {
+func (s *stack) start(envoy, binary string) error {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -55,19 +79,40 @@ func (s *stack) start(envoy, oracle string) error {
 	s.worker = &http.Server{Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: time.Minute}
 	go func() { _ = s.worker.Serve(lis) }()
 
+	worker := lis.Addr().String()
+	if s.trivial, err = child.Start("-trivial", s.dir, "-worker", worker); err != nil {
+		return err
+	}
+	trivial, err := s.trivial.Line()
+	if err != nil {
+		return fmt.Errorf("the trivial picker: %w", err)
+	}
+	at, err := s.startOracle(binary, oracle, "127.0.0.1:0", worker)
+	if err != nil {
+		return err
+	}
+	if _, err := s.startOracle(binary, oracle2, "unix:"+filepath.Join(s.dir, "kvoracle"), worker); err != nil {
+		return err
+	}
+	return s.startEnvoy(envoy, map[string]string{"ORACLE": at, "TRIVIAL": trivial, "WORKER": worker})
+}
+
+// startOracle starts a kvoracle that knows the worker, and says where it serves gRPC.
+func (s *stack) startOracle(binary string, i int, listen, worker string) (string, error) {
 	ops, err := free()
 	if err != nil {
-		return err
+		return "", err
 	}
-	s.ops = "http://" + ops
-	s.oracle = exec.Command(oracle, "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--ops-listen="+ops, "--log-level=error")
-	s.oracle.Stderr = os.Stderr
-	out, err := s.oracle.StdoutPipe()
+	s.ops[i] = "http://" + ops
+	cmd := exec.Command(binary, "--listen="+listen, "--http-listen=127.0.0.1:0", "--ops-listen="+ops, "--log-level=error")
+	s.oracles[i] = cmd
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return "", err
 	}
-	if err := s.oracle.Start(); err != nil {
-		return err
+	if err := cmd.Start(); err != nil {
+		return "", err
 	}
 	lines := bufio.NewScanner(out)
 	address := func(prefix string) (string, error) {
@@ -78,39 +123,45 @@ func (s *stack) start(envoy, oracle string) error {
 		}
 		return "", errors.New("kvoracle did not say " + prefix)
 	}
-	grpc, err := address("kvoracle: serving on ")
+	at, err := address("kvoracle: serving on ")
 	if err != nil {
-		return err
+		return "", err
 	}
 	web, err := address("kvoracle: serving HTTP on ")
 	if err != nil {
-		return err
+		return "", err
 	}
-	spec := fmt.Sprintf(`{"spec":{"worker_id":"w","address":"%s","model":"m","block_size":16}}`, lis.Addr())
+	spec := fmt.Sprintf(`{"spec":{"worker_id":"w","address":"%s","model":"m","block_size":16}}`, worker)
 	resp, err := http.Post("http://"+web+"/v1/workers", "application/json", strings.NewReader(spec))
 	if err != nil {
-		return err
+		return "", err
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("register: %s", resp.Status)
+		return "", fmt.Errorf("register: %s", resp.Status)
 	}
-	return s.startEnvoy(envoy, grpc, lis.Addr().String())
+	return at, nil
 }
 
-func (s *stack) startEnvoy(binary, grpc, worker string) error {
-	ports := map[string]string{"ORACLE": grpc, "WORKER": worker}
-	for _, name := range []string{"PLAIN", "PICKED", "OBSERVED", "DUPLEX", "ADMIN"} {
+// startEnvoy starts Envoy; ports has the addresses that are known.
+func (s *stack) startEnvoy(binary string, ports map[string]string) error {
+	s.urls = make(map[string]string)
+	for _, name := range append(pickers(), plain, observed, duplex, "admin") {
 		a, err := free()
 		if err != nil {
 			return err
 		}
-		ports[name] = a
+		ports[strings.ToUpper(name)+"_WAY"] = a
+		s.urls[name] = "http://" + a
 	}
-	text := config
+	var all strings.Builder
+	for _, name := range pickers() {
+		all.WriteString(strings.NewReplacer("WAY", name, "PORT", strings.ToUpper(name)+"_WAY", "CLUSTER", name).Replace(wayConfig))
+	}
+	text := strings.NewReplacer("# WAYS\n", all.String(), "SOCKETS", s.dir).Replace(config)
 	for name, a := range ports {
 		_, port, _ := net.SplitHostPort(a)
-		text = strings.ReplaceAll(text, "port_value: "+name, "port_value: "+port)
+		text = strings.ReplaceAll(text, "port_value: "+name+"}", "port_value: "+port+"}")
 	}
 	file := filepath.Join(s.dir, "envoy.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -123,10 +174,8 @@ func (s *stack) startEnvoy(binary, grpc, worker string) error {
 	if err := s.envoy.Start(); err != nil {
 		return err
 	}
-	s.plain, s.picked = "http://"+ports["PLAIN"], "http://"+ports["PICKED"]
-	s.observed, s.duplex = "http://"+ports["OBSERVED"], "http://"+ports["DUPLEX"]
 	for range 300 {
-		resp, err := http.Get("http://" + ports["ADMIN"] + "/ready")
+		resp, err := http.Get(s.urls["admin"] + "/ready")
 		if err == nil {
 			_ = resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
@@ -159,9 +208,9 @@ func free() (string, error) {
 	return lis.Addr().String(), nil
 }
 
-// decided is how many requests kvoracle has decided.
-func (s *stack) decided() (float64, error) {
-	resp, err := http.Get(s.ops + "/metrics")
+// decided is how many requests a kvoracle has decided.
+func (s *stack) decided(i int) (float64, error) {
+	resp, err := http.Get(s.ops[i] + "/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -175,9 +224,22 @@ func (s *stack) decided() (float64, error) {
 	return 0, errors.New("no request was decided")
 }
 
+// used is the processor time of Envoy and of a way's picker, in seconds.
+func (s *stack) used(way string) (envoy, picker float64) {
+	switch way {
+	case atOnce, atOnceSocket:
+		picker = s.trivial.CPU()
+	case picked, observed:
+		picker = child.CPUOf(s.oracles[oracle].Process.Pid)
+	case pickedSocket:
+		picker = child.CPUOf(s.oracles[oracle2].Process.Pid)
+	}
+	return child.CPUOf(s.envoy.Process.Pid), picker
+}
+
 // memory is kvoracle's resident memory now and at its peak, in MiB.
 func (s *stack) memory() (now, peak float64) {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.oracle.Process.Pid))
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.oracles[oracle].Process.Pid))
 	for line := range strings.SplitSeq(string(b), "\n") {
 		f := strings.Fields(line)
 		if len(f) < 2 {
@@ -195,7 +257,10 @@ func (s *stack) memory() (now, peak float64) {
 }
 
 func (s *stack) stop() {
-	for _, cmd := range []*exec.Cmd{s.envoy, s.oracle} {
+	if s.trivial != nil {
+		s.trivial.Stop()
+	}
+	for _, cmd := range []*exec.Cmd{s.envoy, s.oracles[oracle], s.oracles[oracle2]} {
 		if cmd != nil && cmd.Process != nil {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()

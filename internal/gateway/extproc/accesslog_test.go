@@ -1,6 +1,8 @@
 package extproc
 
 import (
+	"errors"
+	"io"
 	"slices"
 	"testing"
 	"time"
@@ -67,6 +69,40 @@ func (r *rig) short() (to []string, decision string) {
 	to, decision = choice(r.t, m)
 	c.over()
 	return to, decision
+}
+
+// TestLogSparesTheStream: where only the body is sent and the log tells the rest, the stream ends with its answer, before the proxy
+// has ended it, and the booking lives on. Where more is to come by it, or nobody tells the rest, it is left to the proxy.
+func TestLogSparesTheStream(t *testing.T) {
+	r := start(t, 2, nil)
+	r.isLogged = true
+	c := r.call(buffered, none)
+	c.bodyWith(attributesOf(t, textPath))
+	to, decision := choice(t, c.recv())
+	if m, err := c.stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatalf("after the answer: %v, %v", m, err)
+	}
+	if got := r.heard(); got != nil {
+		t.Errorf("with the stream's end came %v", got)
+	}
+	if d := cmp.Diff([]Entry{EntryEnded}, r.log(entryOf(decision, workerAt(to[0]), 200))); d != "" {
+		t.Error(d)
+	}
+
+	for name, c := range map[string]*call{"bodies to come": r.call(buffered, streamed), "no log": func() *call {
+		r.isLogged = false
+		return r.call(buffered, none)
+	}()} {
+		c.bodyWith(attributesOf(t, textPath))
+		_, decision := choice(t, c.recv())
+		c.answered(to[0], false, ":status", ok)
+		if m := c.recv(); m.GetResponseHeaders() == nil {
+			t.Errorf("%s: got %v", name, m)
+		}
+		c.over()
+		r.log(entryOf(decision, 1, 200))
+	}
+	r.s.Tick(time.Now().Add(time.Second)) // no more is to be heard of the bodies
 }
 
 func workerAt(address string) int { return int(address[len("10.0.0.")] - '0') }

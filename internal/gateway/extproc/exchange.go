@@ -60,7 +60,8 @@ type exchange struct {
 	isOver     bool
 }
 
-// errSeen says that an observer's stream has shown all there is to see. Envoy would keep it open for some seconds.
+// errSeen says that a stream has shown all there is to see: an observer's, which Envoy would keep open for some seconds, and a
+// picker's of which the access log tells the rest. Its end goes out with its answer, instead of as one to Envoy's own.
 var errSeen = errors.New("extproc: nothing more is wanted")
 
 // take handles one message. An error ends the stream.
@@ -229,7 +230,10 @@ func (x *exchange) answer(isEnd bool) error {
 	}
 	x.stage, x.body = passing, nil
 	x.s.cfg.Observer.Picked(v.outcome)
-	return x.send(requestBody(&v))
+	if err := x.send(requestBody(&v)); err != nil || !x.byLog || !x.isBodyOnly || x.respMode != none {
+		return err
+	}
+	return errSeen
 }
 
 // release answers the headers and gives back the body that was kept. isEnd says that it is complete, without trailers.
