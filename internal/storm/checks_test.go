@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 )
 
@@ -24,11 +25,11 @@ func (w *world) afterBatch(c *conn, m *message, ack *oracle.Ack) {
 		return // the ack must say that nothing was applied
 	}
 	for i := range m.ops {
-		seen.told.apply(w.tree, &m.ops[i])
+		seen.told.apply(&m.ops[i])
 	}
 	seen.applied = m.seq
 	seen.isSuspect = seen.isSuspect || m.isLame
-	isTrue := seen.told.state(w.tree) == m.state
+	isTrue := seen.told.state() == m.state
 	if !isTrue && !seen.isSuspect {
 		w.fail("%v: after batch %d the oracle was told something else than the engine held", r, m.seq)
 	}
@@ -51,7 +52,7 @@ func (w *world) afterSnapshot(c *conn, m *message, ack *oracle.Ack) {
 	built := *c.building
 	c.building = nil
 	// Copies of what had to be given up are counted twice, and make up for what is missing.
-	mayBeShort := w.limit > 0 && built.isCounted
+	mayBeShort := w.limit > 0 && (built.isCounted || built.by.isHashed)
 	if got := ack.Counters.Snapshots > c.snapshots; got != (m.count == 0 || uint64(built.sets.total()) == m.count) && !(got && mayBeShort) {
 		w.fail("%v: snapshot with %d of %d blocks: swapped in %v", r, built.sets.total(), m.count, got)
 	}
@@ -63,7 +64,7 @@ func (w *world) afterSnapshot(c *conn, m *message, ack *oracle.Ack) {
 	seen.told, seen.applied = built, m.seq
 	seen.isShown, seen.isOwed = true, false
 	seen.isSuspect = m.isLame
-	if built.sets != m.state.sets || !m.isLame && built.state(w.tree) != m.state {
+	if built.sets != m.state.sets || !m.isLame && built.state() != m.state {
 		if mayBeShort {
 			seen.isSuspect = true
 			return
@@ -76,7 +77,7 @@ func (w *world) afterSnapshot(c *conn, m *message, ack *oracle.Ack) {
 func (w *world) afterDigest(c *conn, m *message, ack *oracle.Ack) {
 	seen := &c.by.r.seen
 	want := oracle.ResyncNone
-	if told := seen.told.state(w.tree); !seen.isOwed && c.building == nil {
+	if told := seen.told.state(); !seen.isOwed && c.building == nil {
 		switch {
 		case m.seq > seen.applied:
 			want = oracle.ResyncGap // and a batch was lost
@@ -98,6 +99,7 @@ func (w *world) afterDigest(c *conn, m *message, ack *oracle.Ack) {
 			c.by.r.causes++
 			w.count.doubted++
 			return
+		case c.by.naming.isHashed: // names are kept whatever there is room for
 		case got == oracle.ResyncNone && ack.Confidence == oracle.Partial && (isRecent || want == oracle.ResyncNone):
 			return
 		}
@@ -127,10 +129,8 @@ func (w *world) afterDigest(c *conn, m *message, ack *oracle.Ack) {
 func (w *world) observe(prompts []int) {
 	got := make(map[string]oracle.Row)
 	for _, leaf := range prompts {
-		p := path(leaf)
 		a, err := w.oracle.Route(context.Background(), &oracle.RouteRequest{
-			Model: model, DryRun: true, Explain: true,
-			Prompt: oracle.Prompt{Locals: w.tree.locals(p[:]), LocalsSize: blockSize, Length: depth * blockSize},
+			Model: model, DryRun: true, Explain: true, Prompt: oracle.Prompt{Tokens: promptOf(leaf), Length: forks * unit},
 		}, w.now)
 		w.count.routes++
 		clear(got)
@@ -147,13 +147,13 @@ func (w *world) observe(prompts []int) {
 				w.fail("%v is a candidate: %v, want %v", r, ok, want)
 			}
 			if ok {
-				w.judge(r, &row, p[:])
+				w.judge(r, &row, leaf)
 			}
 		}
 	}
 }
 
-func (w *world) judge(r *rank, row *oracle.Row, p []node) {
+func (w *world) judge(r *rank, row *oracle.Row, leaf int) {
 	seen := &r.seen
 	want := oracle.Fresh
 	switch {
@@ -177,22 +177,28 @@ func (w *world) judge(r *rank, row *oracle.Row, p []node) {
 	} else if want == oracle.Stale {
 		w.count.stale++
 	}
-	credit := seen.told.sets.match(p)
+	if !seen.isShown {
+		if row.Matched != [fleet.NumTiers]int{} {
+			w.fail("%v (%v) is credited with %v tokens and has shown nothing", r, row.Blocks, row.Matched)
+		}
+		return
+	}
+	w.count.kinds(&seen.told)
+	held, tree := seen.told.credit(), seen.told.by.tree
+	p := tree.path(leaf)
+	credit, blockSize := held.match(p), tree.size
 	if isPartial {
 		// Less than was told, or farther away, is all that is promised.
 		got, most := 0, 0
 		for t := range credit {
 			got, most = got+row.Matched[t], most+credit[t]*blockSize
-			if got > most || !seen.isShown && got > 0 {
+			if got > most {
 				w.fail("%v (%v) is credited with %v tokens of %v, want %v blocks of %d at most", r, row.Blocks, row.Matched, p, credit, blockSize)
 			}
 		}
 		return
 	}
 	for t := range credit {
-		if !seen.isShown {
-			credit[t] = 0
-		}
 		if row.Matched[t] != credit[t]*blockSize {
 			w.fail("%v (%v) is credited with %v tokens of %v, want %v blocks of %d", r, row.Blocks, row.Matched, p, credit, blockSize)
 			return

@@ -1,9 +1,11 @@
 // Package storm proves the report protocol by weather. It has tests only.
 //
 // One seed is one run: a few workers, each with an engine whose cache is known, reporters that do their duties as
-// report_blocks.proto says, one oracle.Oracle used through its session API, and a transport in memory between them. One
-// dice decides what happens next and what breaks; time is a number; there is no goroutine, no socket and no clock. Two
-// storms, a calm after each, then everybody leaves.
+// report_blocks.proto says, one oracle.Oracle used through its session API, and a transport in memory between them. Engines
+// differ: in the size of their blocks; in that they have one attention group or several, whose blocks have the same hashes;
+// and in how they name blocks, by ids, or by their own hashes, numbers or bytes, of which a block may have two. What names or
+// groups concern goes through the form that it has on the wire. One dice decides what happens next and what breaks; time is a
+// number; there is no goroutine, no socket and no clock. Two storms, a calm after each, then everybody leaves.
 //
 // What must hold:
 //
@@ -16,7 +18,7 @@
 //     exactly what was told, and the first digest at the same sequence must find the difference, and never one that is
 //     not there. Copies are part of it. A digest of a batch that has not come is a gap.
 //  3. In the calm, when everything has arrived and every debt is paid, every target is FRESH, and its match for every
-//     prompt is its engine's.
+//     prompt is its engine's. With engine hashes: no more than it holds, and no less than any chain of its hashes leads to.
 //  4. No more snapshots are asked for than things have happened that may each cost one, and none while one is owed.
 //     TestOneCauseOneSnapshot counts them for each kind of fault alone.
 //  5. Once the oracle has heard of an engine's new life, nothing that was said in the former one is credited.
@@ -24,6 +26,9 @@
 //     more than was told and no nearer tier. While the index is full nobody is asked for a snapshot for that, save once an
 //     hour if a digest differs; once it no longer is, within an hour, each is asked once, and then the picture is whole.
 //  7. When all workers are removed, the index is empty after a tick.
+//
+// With engine hashes, what 1 credits are the blocks of which it can be known what they are: their content was told, and that
+// of their parents.
 //
 // What is believed of a rank (shadow) is computed from the protocol alone, message by message, and every ack, answer to
 // a hello and verdict on a digest must agree with it.

@@ -34,6 +34,7 @@ func (x *worker) isSilentFor(now time.Time, d time.Duration) bool {
 type rank struct {
 	w        *worker
 	n        int
+	naming   *naming // of this life
 	truth    contents
 	reporter *reporter
 	second   *reporter // another publisher of the same engine, or nil
@@ -53,30 +54,37 @@ func (r *rank) publishers() []*reporter {
 }
 
 // change lets the engine do something and returns it as operations, already done.
-func (r *rank) change(dice *rand.Rand, tr *tree) []oracle.Op {
+func (r *rank) change(dice *rand.Rand) []oracle.Op {
 	var ops []oracle.Op
 	switch x := dice.IntN(100); {
 	case x < 55:
-		ops = r.compute(dice, tr)
+		ops = r.compute(dice)
 	case x < 80:
-		ops = append(ops, r.evict(dice, tr))
+		ops = r.evict(dice)
 	case x < 96:
-		ops = r.move(dice, tr)
+		ops = r.move(dice)
 	default:
 		t := fleet.Tier(dice.IntN(fleet.NumTiers))
 		ops = append(ops, oracle.Op{Kind: oracle.OpClear, Tier: t, AllTier: dice.IntN(3) == 0})
 	}
 	for i := range ops {
-		r.truth.apply(tr, &ops[i])
+		r.truth.apply(&ops[i])
 	}
 	return ops
 }
 
-// compute stores a part of a prompt: often what is missing of it, sometimes anything.
-func (r *rank) compute(dice *rand.Rand, tr *tree) []oracle.Op {
-	p := path(dice.IntN(numLeaves))
+// compute stores a part of a prompt: often what is missing of it, sometimes anything. Now and then an engine names what it
+// holds a second time.
+func (r *rank) compute(dice *rand.Rand) []oracle.Op {
+	g := r.naming
+	p := g.tree.path(dice.IntN(numLeaves))
+	if g.isHashed && dice.IntN(4) == 0 {
+		for i := range p {
+			p[i] += another
+		}
+	}
 	var to, from int
-	to = 1 + dice.IntN(depth)
+	to = 1 + dice.IntN(len(p))
 	if dice.IntN(4) > 0 {
 		for from < to-1 && r.truth.sets.has(fleet.Device, p[from]) {
 			from++
@@ -84,88 +92,93 @@ func (r *rank) compute(dice *rand.Rand, tr *tree) []oracle.Op {
 	} else {
 		from = dice.IntN(to)
 	}
-	op := oracle.Op{Kind: oracle.OpStore, IsRoot: from == 0}
+	tier := fleet.Device
 	if dice.IntN(8) == 0 {
-		op.Tier = fleet.Tier(dice.IntN(fleet.NumTiers))
+		tier = fleet.Tier(dice.IntN(fleet.NumTiers))
 	}
-	if !op.IsRoot {
-		op.Parent = tr.ids[p[from-1]]
+	content := oracle.ContentIDs
+	if g.isHashed || dice.IntN(3) == 0 {
+		content = oracle.ContentLocals
 	}
-	if dice.IntN(3) == 0 {
-		op.Content, op.Locals = oracle.ContentLocals, tr.locals(p[from:to])
-	} else {
-		op.IDs = tr.idsOf(p[from:to])
+	ops := []oracle.Op{g.store(p[from:to], tier, content)}
+	if len(g.others) > 0 && dice.IntN(4) == 0 { // the other groups' blocks have the same hashes
+		ops = append(ops, elsewhere(ops[0]))
 	}
-	return []oracle.Op{op}
+	return ops
 }
 
 // held picks some blocks of a tier.
 func (r *rank) held(dice *rand.Rand, t fleet.Tier, most int) []node {
 	var out []node
-	start := node(dice.IntN(numNodes))
-	for i := range node(numNodes) {
-		if n := (start + i) % numNodes; len(out) < most && r.truth.sets.has(t, n) {
+	start := node(dice.IntN(r.naming.names()))
+	for i := range node(r.naming.names()) {
+		if n := (start + i) % node(r.naming.names()); len(out) < most && r.truth.sets.has(t, n) {
 			out = append(out, n)
 		}
 	}
 	return out
 }
 
+// any picks a block, whether it is held or not.
+func (r *rank) any(dice *rand.Rand) node {
+	n := node(dice.IntN(int(r.naming.tree.nodes)))
+	if r.naming.isHashed && dice.IntN(4) == 0 {
+		n += another
+	}
+	return n
+}
+
 // evict removes a few blocks, wherever in their chains; now and then one that is not there.
-func (r *rank) evict(dice *rand.Rand, tr *tree) oracle.Op {
+func (r *rank) evict(dice *rand.Rand) []oracle.Op {
 	t := fleet.Tier(dice.IntN(fleet.NumTiers))
 	if dice.IntN(2) == 0 {
 		t = fleet.Device
 	}
 	some := r.held(dice, t, 1+dice.IntN(5))
 	if len(some) == 0 || dice.IntN(10) == 0 {
-		some = append(some, node(dice.IntN(numNodes)))
+		some = append(some, r.any(dice))
 	}
-	return oracle.Op{Kind: oracle.OpRemove, Tier: t, IDs: tr.idsOf(some)}
+	ops := []oracle.Op{r.naming.remove(some, t)}
+	if len(r.naming.others) > 0 && dice.IntN(2) == 0 { // windows lose blocks that the prefix keeps
+		ops = append(ops, elsewhere(r.naming.remove([]node{r.any(dice)}, t)))
+	}
+	return ops
 }
 
-// move brings blocks to a farther tier, one operation each, since they need not be neighbours.
-func (r *rank) move(dice *rand.Rand, tr *tree) []oracle.Op {
+// move brings blocks to a farther tier, one operation each, since they need not be neighbours. With engine hashes it may
+// leave out what they are.
+func (r *rank) move(dice *rand.Rand) []oracle.Op {
 	from := fleet.Tier(dice.IntN(fleet.NumTiers - 1))
 	some := r.held(dice, from, 1+dice.IntN(4))
 	var ops []oracle.Op
 	for _, n := range some {
-		ops = append(ops, storeOf(tr, n, from+1))
+		content := r.naming.plain()
+		if r.naming.isHashed && dice.IntN(2) == 0 {
+			content = oracle.ContentNone
+		}
+		ops = append(ops, r.naming.store([]node{n}, from+1, content))
 	}
-	return append(ops, oracle.Op{Kind: oracle.OpRemove, Tier: from, IDs: append(tr.idsOf(some), tr.ids[dice.IntN(numNodes)])})
-}
-
-func storeOf(tr *tree, n node, t fleet.Tier) oracle.Op {
-	op := oracle.Op{Kind: oracle.OpStore, Tier: t, IsRoot: n.parent() < 0, IDs: tr.idsOf([]node{n})}
-	if !op.IsRoot {
-		op.Parent = tr.ids[n.parent()]
-	}
-	return op
+	return append(ops, r.naming.remove(append(some, r.any(dice)), from))
 }
 
 // words spells operations for a transcript. Blocks are node numbers.
-func words(tr *tree, ops []oracle.Op) string {
+func words(g *naming, ops []oracle.Op) string {
 	var b strings.Builder
 	for i := range ops {
 		op := &ops[i]
 		if i > 0 {
 			b.WriteString("; ")
 		}
-		nodes := make([]node, 0, len(op.IDs))
-		for _, id := range op.IDs {
-			nodes = append(nodes, tr.byID[id])
-		}
-		parent := node(-1)
-		if !op.IsRoot {
-			parent = tr.byID[op.Parent]
-		}
+		names := g.read(op)
 		switch {
-		case op.Kind == oracle.OpStore && op.Content == oracle.ContentLocals:
-			fmt.Fprintf(&b, "store %d further blocks after %d in %v", len(op.Locals), parent, op.Tier)
+		case op.Kind == oracle.OpOther:
+			fmt.Fprintf(&b, "another group's %v, removed: %v", names, op.AllTier)
+		case op.Kind == oracle.OpStore && op.Content == oracle.ContentNone:
+			fmt.Fprintf(&b, "store %v, whatever they are, in %v", names, op.Tier)
 		case op.Kind == oracle.OpStore:
-			fmt.Fprintf(&b, "store %v after %d in %v", nodes, parent, op.Tier)
+			fmt.Fprintf(&b, "store %v after %d in %v", names, g.tree.parent(names[0]), op.Tier)
 		case op.Kind == oracle.OpRemove:
-			fmt.Fprintf(&b, "remove %v from %v", nodes, op.Tier)
+			fmt.Fprintf(&b, "remove %v from %v", names, op.Tier)
 		case op.AllTier:
 			b.WriteString("clear everything")
 		default:

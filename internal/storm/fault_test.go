@@ -51,7 +51,7 @@ func (w *world) strike(f fault) {
 		done = r.reporter.isIdle() && r.second == nil && len(r.reporter.conn.up)+len(r.reporter.conn.down) == 0
 		if done {
 			w.say("%v restarts, numbered from 1 in the middle of its stream", r)
-			r.truth = contents{isCounted: r.truth.isCounted}
+			r.truth = contents{isCounted: r.truth.isCounted, by: r.naming}
 			r.reporter.restart()
 			r.causes++
 			r.seen.isSuspect = true // batches that look like the former ones are taken for repeats
@@ -105,9 +105,10 @@ func (w *world) jump(d time.Duration) {
 // restart ends an engine process with its reporters and begins another.
 func (w *world) restart(x *worker, how string, incarnation uint64) {
 	if x.incarnation != incarnation {
-		x.incarnation, x.isCounted = incarnation, w.dice.IntN(2) == 0
+		x.incarnation = incarnation
+		w.beget(x)
 	}
-	w.say("%s restarts, %s, counted %v", x.name, how, x.isCounted)
+	w.say("%s restarts, %s, counted %v, %v", x.name, how, x.isCounted, x.ranks[0].naming)
 	for _, r := range x.ranks {
 		for _, p := range r.publishers() {
 			w.cut(p)
@@ -139,7 +140,7 @@ func (w *world) rival(r *rank) {
 		r.second = nil
 		return
 	}
-	r.second = &reporter{r: r, name: "rival", incarnation: r.w.incarnation, isCounted: r.w.isCounted, keep: 14, next: 1, owes: true}
+	r.second = &reporter{r: r, name: "rival", incarnation: r.w.incarnation, naming: r.naming, isCounted: r.w.isCounted, keep: 14, next: 1, owes: true}
 	w.say("%v comes", r.second)
 }
 
@@ -159,7 +160,7 @@ func (w *world) invalidate(x *worker) {
 	}
 	for _, r := range x.ranks {
 		if seen := &r.seen; seen.isKnown {
-			seen.told, seen.isShown, seen.isOwed = contents{isCounted: seen.told.isCounted}, false, true
+			seen.told, seen.isShown, seen.isOwed = contents{isCounted: seen.told.isCounted, by: seen.told.by}, false, true
 			r.causes++
 			r.asked++
 		}
@@ -260,7 +261,7 @@ func (w *world) tamper(f fault) bool {
 			}
 		}
 	}
-	w.say("on stream %d, %v: %s", c.id, f, m.words(w.tree))
+	w.say("on stream %d, %v: %s", c.id, f, m.words(c.by.naming))
 	return true
 }
 
@@ -279,20 +280,20 @@ func (w *world) lame(p *reporter) bool {
 	if !p.isReady || p.owes || len(p.pending) == 0 {
 		return false
 	}
-	b := p.seal(w.tree)
+	b := p.seal()
 	i := w.dice.IntN(len(b.ops))
 	lost := b.ops[i : i+1]
 	b.ops = slices.Delete(slices.Clone(b.ops), i, i+1)
 	b.isLame = true
 	p.r.causes++
-	w.say("%v loses an operation of batch %d: %s", p, b.seq, words(w.tree, lost))
+	w.say("%v loses an operation of batch %d: %s", p, b.seq, words(p.naming, lost))
 	return true
 }
 
 // act lets the engine do something and its reporters see it.
 func (w *world) act(r *rank) {
-	ops := r.change(w.dice, w.tree)
-	w.say("%v does: %s", r, words(w.tree, ops))
+	ops := r.change(w.dice)
+	w.say("%v does: %s", r, words(r.naming, ops))
 	for _, p := range r.publishers() {
 		if p.changed(ops) {
 			w.say("%v cannot keep it all and owes a snapshot", p)
@@ -313,14 +314,14 @@ func (w *world) report(p *reporter, isEager bool) {
 	switch {
 	case p.owes:
 		w.say("%v sends a snapshot", p)
-		send(p.snapshot(w.dice, w.tree))
+		send(p.snapshot(w.dice))
 	case p.sent < len(p.kept):
 		send(p.flush())
 	case len(p.pending) > 0 || isEager || w.dice.IntN(3) == 0: // an empty batch is a sign of life
-		p.seal(w.tree)
+		p.seal()
 		send(p.flush())
 	}
 	if len(p.pending) == 0 && !p.owes && p.sent == len(p.kept) && p.next > 1 && (isEager || w.dice.IntN(3) == 0) {
-		send(p.digests(w.tree))
+		send(p.digests())
 	}
 }

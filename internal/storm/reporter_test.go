@@ -14,6 +14,7 @@ type reporter struct {
 	r           *rank
 	name        string
 	incarnation uint64
+	naming      *naming
 	isCounted   bool
 	ownNumbers  bool // a snapshot always takes a sequence of its own, never the last batch's
 
@@ -98,8 +99,8 @@ func (p *reporter) changed(ops []oracle.Op) (gaveUp bool) {
 }
 
 // seal makes a batch of what is pending.
-func (p *reporter) seal(tr *tree) *batch {
-	p.kept = append(p.kept, batch{seq: p.next, ops: p.pending, state: p.r.truth.state(tr)})
+func (p *reporter) seal() *batch {
+	p.kept = append(p.kept, batch{seq: p.next, ops: p.pending, state: p.r.truth.state()})
 	p.pending = nil
 	p.next++
 	return &p.kept[len(p.kept)-1]
@@ -115,8 +116,8 @@ func (p *reporter) flush() (sent []message) {
 }
 
 // digests states the mirror, which shows the last batch when nothing is pending.
-func (p *reporter) digests(tr *tree) (sent []message) {
-	now := p.r.truth.state(tr)
+func (p *reporter) digests() (sent []message) {
+	now := p.r.truth.state()
 	for t := range fleet.Tier(fleet.NumTiers) {
 		sent = append(sent, message{kind: digest, seq: p.next - 1, tier: t, state: now})
 	}
@@ -127,7 +128,7 @@ func (p *reporter) digests(tr *tree) (sent []message) {
 // just what that batch left: if the stream breaks before it arrives, the numbers that the oracle then has must not say
 // more than it was told. And the first number is never left to be used again: a hello that names 1 promises an empty
 // cache.
-func (p *reporter) snapshot(dice *rand.Rand, tr *tree) (sent []message) {
+func (p *reporter) snapshot(dice *rand.Rand) (sent []message) {
 	seq := p.next - 1
 	p.shown, p.isShown = p.next, false
 	if p.ownNumbers || p.isTorn || len(p.pending) > 0 || seq == 0 {
@@ -136,14 +137,10 @@ func (p *reporter) snapshot(dice *rand.Rand, tr *tree) (sent []message) {
 	}
 	p.owes, p.isTorn, p.pending, p.kept, p.sent = false, false, nil, nil, 0
 	var stores []oracle.Op
-	for _, n := range dice.Perm(numNodes) { // children may come before parents
-		for t := range fleet.Tier(fleet.NumTiers) {
-			for range p.r.truth.copies[t][n] {
-				stores = append(stores, storeOf(tr, node(n), t))
-			}
-		}
+	for _, n := range dice.Perm(p.naming.names()) { // children may come before parents
+		stores = append(stores, p.r.truth.tell(dice, node(n))...)
 	}
-	state := p.r.truth.state(tr)
+	state := p.r.truth.state()
 	sent = append(sent, message{kind: begin, seq: seq})
 	for len(stores) > 0 {
 		n := min(len(stores), 1+dice.IntN(60))

@@ -141,8 +141,13 @@ func (w *world) verify() {
 			w.fail("%v is %v in the calm, awaiting %v, want fresh", r, got.Blocks, got.IsAwaiting)
 			return
 		}
+		toHold := r.truth.sets
+		if r.naming.isHashed {
+			toHold = r.seen.told.credit()
+			w.verifyNames(r, isPartial && r.seen.isSuspect)
+		}
 		for t := range fleet.Tier(fleet.NumTiers) {
-			if got, want := s.Ranks[r.n].Held[t], r.truth.sets.count(t); got != want && !(isPartial && (got <= want || r.seen.isSuspect)) {
+			if got, want := s.Ranks[r.n].Held[t], toHold.count(t); got != want && !(isPartial && (got <= want || r.seen.isSuspect)) {
 				w.fail("%v holds %d blocks in %v, the oracle says %d", r, want, t, got)
 			}
 		}
@@ -160,6 +165,31 @@ func (w *world) verify() {
 	w.observe(all)
 }
 
+// verifyNames holds what is known of a rank's engine hashes against its engine: every chain of names of one kind leads to
+// blocks that are credited, and nothing is that the engine does not hold.
+func (w *world) verifyNames(r *rank, isLenient bool) {
+	known, truth := r.seen.told.credit(), r.truth.held()
+	for leaf := range numLeaves {
+		p := r.naming.tree.path(leaf)
+		got, least := known.match(p), 0
+		for kind := range 2 {
+			one := r.truth.ofOne(kind)
+			least = max(least, total(one.match(p)))
+		}
+		if most := total(truth.match(p)); !isLenient && (total(got) < least || total(got) > most) {
+			w.fail("%v: %v blocks of %v are known, the engine holds %d to %d", r, got, p, least, most)
+		}
+	}
+}
+
+func total(match [fleet.NumTiers]int) int {
+	n := 0
+	for _, k := range match {
+		n += k
+	}
+	return n
+}
+
 // relax makes room in an index that was too small: all but one leave, and that one's engines drop nearly all. Within an
 // hour it is asked once for what had to be given up, and the picture is whole again.
 func (w *world) relax() {
@@ -173,10 +203,11 @@ func (w *world) relax() {
 	w.conns = slices.DeleteFunc(w.conns, func(c *conn) bool { return c.by.r.w != w.workers[0] })
 	for _, r := range w.ranks {
 		for t := range fleet.Tier(fleet.NumTiers) {
-			for n := range node(numNodes) {
-				if k := w.limit / 8; int(n) >= k && r.truth.sets.has(t, n) {
-					op := oracle.Op{Kind: oracle.OpRemove, Tier: t, IDs: w.tree.idsOf(slices.Repeat([]node{n}, int(r.truth.copies[t][n])))}
-					r.truth.apply(w.tree, &op)
+			was := r.truth.sets[t]
+			for n := range was.all {
+				if k := w.limit / 8; int(n) >= k {
+					op := r.naming.remove(slices.Repeat([]node{n}, int(r.truth.copies[t][n])), t)
+					r.truth.apply(&op)
 					r.reporter.changed([]oracle.Op{op})
 				}
 			}
@@ -278,11 +309,30 @@ func (a *tally) check(t *testing.T) {
 			t.Errorf("%v never happened", fault(f))
 		}
 	}
+	if a.hashed == 0 || a.grouped == 0 || a.waiting == 0 || a.sized == 0 {
+		t.Errorf("no stream named its blocks by hashes, or had groups: %+v", a)
+	}
 	if a.partial == 0 || a.evicted == 0 || a.restored == 0 || a.doubted == 0 {
 		t.Errorf("no index was too small: %+v", a)
 	}
 	if a.fresh == 0 || a.stale == 0 || a.resyncs == 0 || a.snapshots == 0 || a.found == 0 || a.copies == 0 || a.late == 0 || a.voided == 0 || a.unbegun == 0 || a.repeats == 0 {
 		t.Errorf("something never happened: %+v", a)
+	}
+}
+
+// kinds counts what a row is judged by.
+func (a *tally) kinds(told *contents) {
+	if told.by.isHashed {
+		a.hashed++
+	}
+	if len(told.by.others) > 0 {
+		a.grouped++
+	}
+	if told.told != (nameSet{}) {
+		a.waiting++
+	}
+	if told.by.tree.size > unit {
+		a.sized++
 	}
 }
 
@@ -301,6 +351,10 @@ func (a *tally) add(b *tally) {
 	a.voided += b.voided
 	a.unbegun += b.unbegun
 	a.repeats += b.repeats
+	a.hashed += b.hashed
+	a.grouped += b.grouped
+	a.waiting += b.waiting
+	a.sized += b.sized
 	a.partial += b.partial
 	a.evicted += b.evicted
 	a.restored += b.restored

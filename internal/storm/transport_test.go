@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/wire"
 )
 
 type kind uint8
@@ -32,12 +33,12 @@ type message struct {
 	isLame bool        // something is missing in it, or in the snapshot that it ends
 }
 
-func (m *message) words(tr *tree) string {
+func (m *message) words(g *naming) string {
 	switch m.kind {
 	case hello:
 		return fmt.Sprintf("hello, next %d", m.seq)
 	case changes:
-		return fmt.Sprintf("batch %d: %s", m.seq, words(tr, m.ops))
+		return fmt.Sprintf("batch %d: %s", m.seq, words(g, m.ops))
 	case begin:
 		return fmt.Sprintf("snapshot of %d begins", m.seq)
 	case chunk:
@@ -54,7 +55,7 @@ func (m *message) words(tr *tree) string {
 }
 
 // print is the fingerprint of a batch, as the wire would make it: of the contents alone.
-func (m *message) print(tr *tree) uint64 {
+func (m *message) print() uint64 {
 	h := fnv.New64a()
 	for i := range m.ops {
 		op := &m.ops[i]
@@ -78,6 +79,7 @@ type conn struct {
 	up      []message
 	down    []answer
 	session *oracle.BlockSession // nil until the hello has come
+	applier *wire.Applier        // of messages that come off the wire; else nil
 	isLeft  bool                 // the reporter is gone from it
 	isOver  bool                 // the oracle is
 	stalled int                  // steps until it moves again

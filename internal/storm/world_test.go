@@ -2,13 +2,14 @@ package storm
 
 import (
 	"fmt"
+	"hash/maphash"
 	"math/rand/v2"
 	"slices"
 	"time"
 
-	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
 	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/wire"
 )
 
 const (
@@ -20,7 +21,8 @@ const (
 // world is one run: everything that happens in it comes out of one seed.
 type world struct {
 	dice    *rand.Rand
-	tree    *tree
+	trees   [2]*tree // of blocks of one unit and of two
+	seed    maphash.Seed
 	now     time.Time
 	oracle  *oracle.Oracle
 	workers []*worker
@@ -47,6 +49,8 @@ type tally struct {
 	voided             int            // snapshots that a batch came into
 	unbegun            int            // ends of snapshots without a beginning
 	repeats            int            // batches recognised as repeats on one stream, at most
+	hashed, grouped    int            // rows judged of targets with blocks by engine hashes, and with several groups
+	waiting, sized     int            // rows judged while some names have no id; of larger blocks
 	partial            int            // rows judged of targets that had to give up blocks
 	evicted            int            // blocks given up
 	restored           int            // snapshots asked for because there was room again
@@ -55,22 +59,26 @@ type tally struct {
 
 func newWorld(seed uint64, log func(string, ...any)) *world {
 	w := &world{
-		dice: rand.New(rand.NewPCG(seed, 0x570_12_3)),
-		tree: newTree(),
-		now:  time.Unix(1_800_000_000, 0),
-		log:  log,
+		dice:  rand.New(rand.NewPCG(seed, 0x570_12_3)),
+		trees: [2]*tree{newTree(unit), newTree(2 * unit)},
+		seed:  maphash.MakeSeed(), // of fingerprints, which are compared and nothing else
+		now:   time.Unix(1_800_000_000, 0),
+		log:   log,
 	}
 	w.oracle = w.newOracle()
 	for i := range 1 + w.dice.IntN(3) {
-		x := &worker{name: fmt.Sprint("w", i), incarnation: 1, isCounted: w.dice.IntN(2) == 0}
+		x := &worker{name: fmt.Sprint("w", i), incarnation: 1}
 		for n := range 1 + w.dice.IntN(2) {
 			r := &rank{w: x, n: n}
 			x.ranks = append(x.ranks, r)
 			w.ranks = append(w.ranks, r)
+		}
+		w.beget(x)
+		for _, r := range x.ranks {
 			w.start(r, "first")
 		}
 		w.workers = append(w.workers, x)
-		w.say("%s has %d ranks, counted %v", x.name, len(x.ranks), x.isCounted)
+		w.say("%s has %d ranks, counted %v, %v", x.name, len(x.ranks), x.isCounted, x.ranks[0].naming)
 	}
 	every := 1 + w.dice.IntN(5) // one run in five has every kind of fault
 	for f := range w.weather {
@@ -87,11 +95,27 @@ func (w *world) newOracle() *oracle.Oracle {
 	}, nil)
 }
 
+// beget says what an engine's new life is like.
+func (w *world) beget(x *worker) {
+	x.isCounted = w.dice.IntN(2) == 0
+	like := naming{isHashed: w.dice.IntN(3) == 0}
+	if like.isHashed {
+		like.isWired, like.isBytes = true, w.dice.IntN(3) == 0
+	}
+	if w.dice.IntN(4) == 0 {
+		like.isWired, like.group, like.others = true, 1, []uint32{0, 2, 5}[:1+w.dice.IntN(3)]
+	}
+	tree := w.trees[w.dice.IntN(5)/4]
+	for _, r := range x.ranks {
+		r.naming = newNaming(tree, &like, w.dice)
+	}
+}
+
 // start gives a rank an engine that holds nothing and a reporter that has said nothing.
 func (w *world) start(r *rank, name string) {
-	r.truth = contents{isCounted: r.w.isCounted}
+	r.truth = contents{isCounted: r.w.isCounted, by: r.naming}
 	r.reporter = &reporter{
-		r: r, name: name, incarnation: r.w.incarnation, isCounted: r.w.isCounted,
+		r: r, name: name, incarnation: r.w.incarnation, naming: r.naming, isCounted: r.w.isCounted,
 		ownNumbers: w.dice.IntN(2) == 0, keep: 2 + w.dice.IntN(14), next: 1,
 	}
 }
@@ -140,7 +164,7 @@ func (w *world) deliver(c *conn) {
 	m := c.up[0]
 	c.up = c.up[1:]
 	r := c.by.r
-	w.say("stream %d (%v): oracle gets %s", c.id, c.by, m.words(w.tree))
+	w.say("stream %d (%v): oracle gets %s", c.id, c.by, m.words(c.by.naming))
 	switch m.kind {
 	case hello:
 		w.hello(c, &m)
@@ -162,11 +186,11 @@ func (w *world) deliver(c *conn) {
 	case changes:
 		w.afterBatch(c, &m, &ack)
 	case begin:
-		c.building, c.buildingSeq, c.isVoid = &contents{isCounted: c.by.isCounted}, m.seq, false
+		c.building, c.buildingSeq, c.isVoid = &contents{isCounted: c.by.isCounted, by: c.by.naming}, m.seq, false
 	case chunk:
 		for i := range m.ops {
 			if c.building != nil {
-				c.building.apply(w.tree, &m.ops[i])
+				c.building.apply(&m.ops[i])
 			}
 		}
 	case end:
@@ -207,10 +231,12 @@ func (w *world) asked(c *conn, q *oracle.Resync) {
 // hello opens the session at the oracle.
 func (w *world) hello(c *conn, m *message) {
 	p, r := c.by, c.by.r
-	s, acc, err := w.oracle.OpenBlocks(&oracle.Hello{
-		Spec: fleet.Spec{Worker: r.w.name, Model: model, BlockSize: blockSize, DPSize: len(r.w.ranks)},
-		Rank: r.n, Incarnation: p.incarnation, NextSequence: m.seq, Counted: p.isCounted,
-	}, w.now)
+	h, err := p.naming.hello(r, p, m.seq)
+	if err != nil {
+		w.fail("%v: its hello: %v", p, err)
+		return
+	}
+	s, acc, err := w.oracle.OpenBlocks(h, w.now)
 	if isOld := p.incarnation < r.w.known; isOld != (err != nil) {
 		w.fail("%v: hello of incarnation %d, known %d: %v", p, p.incarnation, r.w.known, err)
 		return
@@ -221,6 +247,9 @@ func (w *world) hello(c *conn, m *message) {
 		return
 	}
 	c.session = s
+	if p.naming.isWired {
+		c.applier = wire.NewApplier(h, s, w.seed)
+	}
 	if p.incarnation > r.w.known {
 		// A new life for all ranks: nothing of the former one may be seen from here on.
 		for _, other := range r.w.ranks {
@@ -233,7 +262,7 @@ func (w *world) hello(c *conn, m *message) {
 	seen.isOpen = true
 	switch {
 	case !seen.isKnown:
-		*seen = shadow{isKnown: true, publisher: p, applied: m.seq - 1, isOpen: true, told: contents{isCounted: p.isCounted}}
+		*seen = shadow{isKnown: true, publisher: p, applied: m.seq - 1, isOpen: true, told: contents{isCounted: p.isCounted, by: p.naming}}
 		seen.isShown, seen.isOwed = m.seq == 1, m.seq != 1
 		if seen.isOwed {
 			r.causes++ // the oracle knows nothing of what was said before
@@ -283,7 +312,7 @@ func (w *world) tooLate(c *conn) {
 		return
 	}
 	m := &c.up[0]
-	w.say("stream %d (%v): too late, oracle gets %s", c.id, c.by, m.words(w.tree))
+	w.say("stream %d (%v): too late, oracle gets %s", c.id, c.by, m.words(c.by.naming))
 	if _, err := w.tell(c, m); err == nil {
 		w.fail("%v: a session that was thrown out took a message", c.by)
 	}
@@ -291,9 +320,12 @@ func (w *world) tooLate(c *conn) {
 
 // tell hands a message to its session.
 func (w *world) tell(c *conn, m *message) (oracle.Ack, error) {
+	if c.applier != nil {
+		return c.applier.Apply(c.by.naming.request(m), w.now)
+	}
 	switch m.kind {
 	case changes:
-		return c.session.Batch(m.seq, m.print(w.tree), m.ops, w.now)
+		return c.session.Batch(m.seq, m.print(), m.ops, w.now)
 	case begin:
 		return c.session.SnapshotBegin(m.seq, w.now)
 	case chunk:
@@ -301,10 +333,10 @@ func (w *world) tell(c *conn, m *message) (oracle.Ack, error) {
 	case end:
 		return c.session.SnapshotEnd(m.count, w.now)
 	case digest:
-		return c.session.Digest(m.seq, m.tier, m.state.digest(w.tree, m.tier), w.now)
+		return c.session.Digest(m.seq, m.tier, m.state.digest(m.tier), w.now)
 	case hello, eof:
 	}
-	return oracle.Ack{}, fmt.Errorf("not for a session: %s", m.words(w.tree))
+	return oracle.Ack{}, fmt.Errorf("not for a session: %s", m.words(c.by.naming))
 }
 
 // hangUp ends a stream on the oracle's side. What it has still to read is never read.
