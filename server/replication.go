@@ -51,6 +51,10 @@ func measured(st replica.Stats) telemetry.Replication {
 		},
 		Differences:   map[string]uint64{"gap": st.Gaps, "hole": st.Holes, "standing": st.Differences},
 		Announcements: map[string]uint64{"asked": st.Asked, "received": st.Answered, "written": st.Announced},
+		Notices: map[string]uint64{
+			"told": st.Told, "untold": st.Untold, "heard": st.Heard, "missed": st.Missed, "refused": st.RefusedNotices,
+			"held": st.Held, "unheld": st.Unheld,
+		},
 	}
 }
 

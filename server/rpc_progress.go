@@ -31,6 +31,7 @@ func (r *routeService) ReportProgress(stream kvoraclev1.RouteService_ReportProgr
 		return toStatus(err)
 	}
 	defer func() { session.Close(time.Now()) }()
+	defer r.s.replica.Gateway(gateway, incarnation)()
 	ack := &kvoraclev1.ReportProgressResponse{AckedSequence: first.GetSequence()}
 	if err := stream.Send(ack); err != nil {
 		return err

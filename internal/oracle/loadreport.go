@@ -11,6 +11,7 @@ import (
 type LoadSession struct {
 	o      *Oracle
 	target fleet.TargetID
+	rank   int
 	worker *fleet.Worker // the life it speaks for
 }
 
@@ -29,7 +30,7 @@ func (o *Oracle) OpenLoad(worker string, rank int, incarnation uint64) (*LoadSes
 	}
 	o.load.Reconnected(w.Targets[rank])
 	return &LoadSession{
-		o: o, target: w.Targets[rank], worker: w,
+		o: o, target: w.Targets[rank], rank: rank, worker: w,
 	}, nil
 }
 
@@ -44,17 +45,30 @@ func (s *LoadSession) Sample(sample Sample, now time.Time) (Belief, error) {
 	if w == nil || !sameLife(w, s.worker) {
 		return Belief{}, workerGone(s.worker.Worker)
 	}
-	if f := s.o.feed(s.target); f != nil {
-		sample.SecondsPerToken = f.pricing.Load().cost.PrefillPerToken
-	}
-	b, err := s.o.load.Report(s.target, sample, now)
+	b, err := s.o.sample(s.target, &sample, now)
 	if err != nil {
 		return Belief{}, workerGone(s.worker.Worker)
 	}
-	if f := s.o.feed(s.target); f != nil && !b.Ignored && sample.TotalBlocks.Known {
+	s.o.obs.Sample(!b.Ignored)
+	if t := s.o.teller; t != nil && !b.Ignored {
+		t.Sample(&Sampled{Worker: w.Worker, Rank: s.rank, Incarnation: w.Incarnation, Sample: sample})
+	}
+	return b, nil
+}
+
+// sample applies a sample to a target, at this oracle's price of a token.
+func (o *Oracle) sample(id fleet.TargetID, sample *Sample, now time.Time) (Belief, error) {
+	f := o.feed(id)
+	if f != nil {
+		sample.SecondsPerToken = f.pricing.Load().cost.PrefillPerToken
+	}
+	b, err := o.load.Report(id, *sample, now)
+	if err != nil {
+		return Belief{}, err
+	}
+	if f != nil && !b.Ignored && sample.TotalBlocks.Known {
 		f.kvBlocks.Store(uint64(max(sample.TotalBlocks.Value, 0)))
 	}
-	s.o.obs.Sample(!b.Ignored)
-	s.o.freed(now, s.target)
+	o.freed(now, id)
 	return b, nil
 }

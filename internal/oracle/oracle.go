@@ -113,6 +113,7 @@ func (c Config) withDefaults() Config {
 type Oracle struct {
 	cfg      Config
 	obs      Observer
+	teller   Teller // nil: there are no other replicas
 	fleet    *fleet.Registry
 	index    *index.Index           // what targets said they hold
 	names    *edge.Budget           // engine hashes of all translators
@@ -152,6 +153,7 @@ type Oracle struct {
 	markets  map[string]*policy.Market // by model
 	debts    policy.Debts              // of prefixes
 	board    board
+	told     Booked // memory of what is told to other replicas
 
 	work sync.Pool // of *work
 }

@@ -161,13 +161,16 @@ func (o *Oracle) bookStart(r *RouteRequest, a *Answer, w *work, now time.Time) e
 	a.start = load.DecisionID(o.nextID)
 	s := w.pair.starts
 	p := &s.prompts[c.size]
-	if err := o.load.BookMarked(load.Booking{
+	b := load.Booking{
 		ID: a.start, Target: c.id, PromptTokens: r.Prompt.Length, UncachedTokens: score.Uncached, SharedTokens: c.shared,
 		PrefillSeconds: c.cost.PrefillTime(score.Uncached, r.Prompt.Length-score.Uncached), ExpectedOutput: 1,
 		Note: note(c, score),
-	}, s.mark(p), now); err != nil {
+	}
+	marks := s.mark(p)
+	if err := o.load.BookMarked(b, marks, now); err != nil {
 		return bookingFault(err)
 	}
+	o.tellBooking(&b, &marks, c.worker, c.rank)
 	o.guesses.add(a.start, c.id, p.chain, now)
 	if f := o.feed(c.id); f != nil {
 		f.decisions.Add(1)
@@ -180,9 +183,13 @@ func (o *Oracle) progressStart(id load.DecisionID, e *Event, now time.Time) {
 	switch e.Step {
 	case Dispatched:
 		o.load.Dispatched(id, 0, false, e.Gateway, now)
+		if o.teller != nil {
+			o.teller.Step(&Event{Decision: id, Step: Dispatched, Gateway: e.Gateway, Cached: -1})
+		}
 	case Generating:
 		if e.OutputTokens == 0 {
 			o.load.Generating(id, 0, now)
+			o.tellStep(id, Generating)
 			return
 		}
 		o.endStart(id, now)
@@ -200,6 +207,8 @@ func (o *Oracle) endStart(id load.DecisionID, now time.Time) {
 	}
 	o.load.Finish(id, 0, now)
 	o.guesses.linger(id, now)
+	o.tellStep(id, FirstToken)
+	o.tellStep(id, Finished)
 }
 
 // placeOf reads where a worker stands from its labels.

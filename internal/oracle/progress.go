@@ -59,9 +59,33 @@ type Event struct {
 	PromptTokens int     // Finished: tokens of the prompt as the engine counted; 0: not said
 }
 
-// Progress applies one step. Steps only move forward; what is late or unknown is said in the outcome and changes
-// nothing. The error is for a target that is not there.
+// Progress applies one step and tells other replicas of it. Steps only move forward; what is late or unknown is said in
+// the outcome and changes nothing. The error is for a target that is not there.
 func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
+	out, err := o.progress(e, now)
+	if err != nil {
+		return out, err
+	}
+	if o.teller != nil {
+		isTheirs := false
+		if out == UnknownDecision {
+			var isHeld bool
+			if isHeld, isTheirs = o.teller.Holds(e); isHeld {
+				out = Applied // as soon as whoever made it has said so
+			} else if isTheirs {
+				out, _ = o.progress(e, now) // that may have happened meanwhile
+			}
+		}
+		if out == Applied || out == UnknownDecision && isTheirs {
+			o.teller.Step(e)
+		}
+	}
+	o.obs.Progress(e.Step, out)
+	return out, nil
+}
+
+// progress applies one step here.
+func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 	var out Outcome
 	ttft := e.TTFT
 	a := o.Decision(e.Decision) // before the booking is looked for: while that lives the id is not another's
@@ -134,7 +158,6 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 		o.recordings.step(e, ttft, now)
 		o.freed(now, slots...)
 	}
-	o.obs.Progress(e.Step, out)
 	return out, nil
 }
 
@@ -218,6 +241,7 @@ func (o *Oracle) Decision(id DecisionID) *Answer {
 func (o *Oracle) release(id DecisionID, now time.Time) {
 	o.load.Cancel(id, now)
 	o.guesses.cancel(id)
+	o.tellStep(id, Cancelled)
 }
 
 func bookingFault(err error) error {

@@ -285,16 +285,19 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 	a.Decision, a.asked = load.DecisionID(o.nextID), asked
 	a.Lease = o.cfg.Load.Lease
 	p := &w.prompts[best.size]
-	if err := o.load.BookMarked(load.Booking{
+	booking := load.Booking{
 		ID: a.Decision, Target: best.id, RequestID: r.RequestID,
 		PromptTokens: r.Prompt.Length, UncachedTokens: uncached, SharedTokens: best.shared, PrefillSeconds: prefill,
 		ExpectedOutput: int(expected), Note: note(best, score),
-	}, w.mark(p), now); err != nil {
+	}
+	marks := w.mark(p)
+	if err := o.load.BookMarked(booking, marks, now); err != nil {
 		if a.start != 0 {
 			o.release(a.start, now)
 		}
 		return nil, bookingFault(err)
 	}
+	o.tellBooking(&booking, &marks, best.worker, best.rank)
 	o.guesses.add(a.Decision, best.id, p.chain, now)
 	o.recordings.begin(a, r.Session, p.size, p.chain)
 	w.best = w.picks[w.choice.Best]
@@ -483,5 +486,5 @@ func (w *work) rows() []Row {
 func firstDecision() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand crashes the process instead
-	return binary.LittleEndian.Uint64(b[:]) &^ (1<<32 - 1)
+	return binary.LittleEndian.Uint64(b[:]) &^ (1<<spaceShift - 1)
 }

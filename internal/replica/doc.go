@@ -28,11 +28,19 @@
 // What comes from the log is trusted as far as a reporter is: it is decoded by the same code, bounded in size and number,
 // and refused with a counter.
 //
-// Not told to others: what engine hashes stand for (such a target is announced by its reporter's own snapshot), sessions,
-// what was learned of costs, and targets whose origin is gone, which a fresh replica learns of when they report again.
+// Load goes another way, by core NATS (tell.go, hear.go): it must be there soon, and what is lost ends by itself. Every replica
+// has every booking, whoever made it, under the id that its maker gave it; ids of two replicas are of two spaces. Whoever
+// hears a step from its gateway tells it to all; what comes from others is applied and not told again. So
 //
-// Ownership: one goroutine follows, one watches (beats, questions, joining), one announces; each reporter's stream
-// publishes in its own. Lock order: Stream.mu, then Node.mu, then the oracle's. Node.mu is held while one entry is applied.
+//	bookings(replica) = bookings(all) - those on their way or lost + those whose end is, for a lease
+//
+// Not told to others: what engine hashes stand for (such a target is announced by its reporter's own snapshot), sessions,
+// prompts under way, what was learned of costs, and targets whose origin is gone, which a fresh replica learns of when they
+// report again.
+//
+// Ownership: one goroutine follows, one watches (beats, questions, joining), one announces, one tells of load and one of NATS's
+// hears of it; each reporter's stream publishes in its own. Lock order: Stream.mu, then Node.mu, then heard.mu, then the
+// oracle's, then told.mu. Node.mu is held while one entry is applied, so what hears of load never takes it.
 //
 // Cost: a message costs its origin one marshalling and one publication, and each follower what it cost the origin. A node
 // without NATS is a nil *Node, whose methods do nothing.

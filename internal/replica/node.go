@@ -33,6 +33,8 @@ type Node struct {
 	readers   chan struct{} // closed when joined
 	rescan    chan struct{} // holds one if the follower should look at the log again
 	todo      chan struct{} // holds one if something is to be announced
+	told      told
+	heard     heard
 
 	mu       sync.Mutex // guards what follows
 	logID    int64      // when the log was made
@@ -50,6 +52,7 @@ type Node struct {
 	healedAt time.Time   // when it came back
 	mistrust bool        // other replicas' targets are not trusted
 	closed   int         // streams that are over and have not said so
+	gateways map[string]*here
 }
 
 // origin is another replica.
@@ -58,7 +61,7 @@ type origin struct {
 	heard time.Time
 }
 
-// New makes a node. It opens no connection before Run.
+// New makes a node, which o tells from now on. It opens no connection before Run.
 func New(cfg Config, o *oracle.Oracle, log *slog.Logger) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -67,10 +70,12 @@ func New(cfg Config, o *oracle.Oracle, log *slog.Logger) (*Node, error) {
 		cfg: cfg.withDefaults(), o: o, log: log, boot: uint64(time.Now().UnixNano()),
 		readers: make(chan struct{}), rescan: make(chan struct{}, 1), todo: make(chan struct{}, 1),
 		targets: make(map[key]*target), streams: make(map[*Stream]struct{}), sessions: make(map[uint64]*Stream), late: make(map[key]*Stream),
-		origins: make(map[string]*origin),
-		cutAt:   time.Now(),
+		origins: make(map[string]*origin), gateways: make(map[string]*here),
+		told: told{wake: make(chan struct{}, 1)}, heard: newHeard(),
+		cutAt: time.Now(),
 	}
 	n.name = n.cfg.Prefix + "_log"
+	o.Tell(n)
 	return n, nil
 }
 
@@ -86,6 +91,7 @@ func (n *Node) Run(ctx context.Context) error {
 	wg.Go(func() { n.follow(ctx) })
 	wg.Go(func() { n.watch(ctx) })
 	wg.Go(func() { n.announceAll(ctx) })
+	wg.Go(func() { n.tell(ctx) })
 	wg.Wait()
 	n.publishBeat(true)
 	_ = n.nc.FlushTimeout(time.Second) // a last word; who misses it waits for BeatTimeout
@@ -132,6 +138,9 @@ func (n *Node) connect() error {
 		if _, err := n.nc.Subscribe(subject, handle); err != nil {
 			return fmt.Errorf("replica: %s: %w", subject, err)
 		}
+	}
+	if err := n.listen(); err != nil {
+		return fmt.Errorf("replica: load: %w", err)
 	}
 	n.isUp.Store(true)
 	wake(n.rescan)

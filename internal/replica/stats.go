@@ -13,6 +13,8 @@ type counters struct {
 	claims, takeovers, lateHellos                           atomic.Uint64
 	restarts, newLogs, unheard, forgotten                   atomic.Uint64
 	malformedNotices                                        atomic.Uint64
+	told, untold, heard, refusedNotices, missed             atomic.Uint64
+	held, unheld                                            atomic.Uint64
 }
 
 // Stats is a node's state and what it has done, ever.
@@ -37,6 +39,12 @@ type Stats struct {
 	Asked, Answered, Announced, AnnouncedBlocks       uint64 // announcements: wanted here, wanted of us, written, blocks in them
 	Claims, Takeovers, LateHellos                     uint64 // targets taken over by this replica, from it; hellos that did not wait for the tail
 	Restarts, NewLogs, UnheardOrigins, ForgottenEnded uint64
+
+	// Notices of load: told; not told, since there was no room or no NATS; heard; of those that came refused, as of a worker,
+	// a request or a life that is not known here, or known already. Missed are messages of them that did not come.
+	Told, Untold, Heard, RefusedNotices, Missed uint64
+	// Steps that were kept for a booking to come, and those of them for which none came.
+	Held, Unheld uint64
 }
 
 // Stats looks at the node. A nil node has none.
@@ -55,6 +63,8 @@ func (n *Node) Stats() Stats {
 		DigestsOK: c.digestsMatched.Load(), Asked: c.asked.Load(), Answered: c.answered.Load(), Announced: c.announced.Load(),
 		AnnouncedBlocks: c.announcedBlocks.Load(), Claims: c.claims.Load(), Takeovers: c.takeovers.Load(), LateHellos: c.lateHellos.Load(),
 		Restarts: c.restarts.Load(), NewLogs: c.newLogs.Load(), UnheardOrigins: c.unheard.Load(), ForgottenEnded: c.forgotten.Load(),
+		Told: c.told.Load(), Untold: c.untold.Load(), Heard: c.heard.Load(), RefusedNotices: c.refusedNotices.Load(), Missed: c.missed.Load(),
+		Held: c.held.Load(), Unheld: c.unheld.Load(),
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -38,6 +38,7 @@ func (n *Node) watch(ctx context.Context) {
 	defer beat.Stop()
 	look := time.NewTicker(100 * time.Millisecond)
 	defer look.Stop()
+	beats := 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -45,6 +46,9 @@ func (n *Node) watch(ctx context.Context) {
 		case <-beat.C:
 			n.publishBeat(false)
 			n.tellDigests()
+			if beats++; beats%visitBeats == 0 {
+				n.tellGateways()
+			}
 		case now := <-look.C:
 			n.look(now)
 		}
@@ -52,7 +56,7 @@ func (n *Node) watch(ctx context.Context) {
 }
 
 func (n *Node) publishBeat(isLast bool) {
-	n.send("beat", &replicav1.Beat{Origin: n.cfg.Name, Boot: n.boot, Leaving: isLast})
+	n.send("beat", &replicav1.Beat{Origin: n.cfg.Name, Boot: n.boot, Leaving: isLast, Space: n.o.Space()})
 }
 
 // send publishes by core NATS. What is lost is said again.
@@ -98,6 +102,7 @@ func (n *Node) look(now time.Time) {
 	for _, t := range n.targets {
 		n.lookAt(t, silent, now)
 	}
+	n.heard.look(n, n.cutAt.IsZero() && now.Sub(n.healedAt) > visitMost*n.cfg.BeatEvery, now)
 }
 
 // lookAt is look for one target.
@@ -181,6 +186,9 @@ func (n *Node) hear(name string, boot uint64, now time.Time) {
 			}
 		}
 	}
+	if boot != o.boot {
+		n.heard.reborn(name, boot, now)
+	}
 	o.boot, o.heard = boot, now
 }
 
@@ -208,6 +216,7 @@ func (n *Node) findSilent(now time.Time) map[string]bool {
 		silent[name] = true
 		delete(n.origins, name)
 		delete(n.joining.waiting, name)
+		n.heard.gone(name, now)
 		n.count.unheard.Add(1)
 		n.log.LogAttrs(context.Background(), slog.LevelWarn, "a replica is not heard any more", slog.String("origin", name))
 	}
@@ -278,6 +287,7 @@ func (n *Node) onBeat(msg *nats.Msg) {
 		return
 	}
 	n.hear(m.GetOrigin(), m.GetBoot(), time.Now())
+	n.heard.space(m.GetSpace(), m.GetOrigin(), m.GetBoot())
 }
 
 func (n *Node) onAsk(msg *nats.Msg) {

@@ -17,6 +17,7 @@ type Replication struct {
 	Written, Read uint64            // bytes
 	Differences   map[string]uint64 // by reason: gap, hole, standing
 	Announcements map[string]uint64 // by outcome: asked, received, written
+	Notices       map[string]uint64 // by outcome: told, untold, heard, missed, refused, held, unheld
 }
 
 // WatchReplication reads the replica's instruments from stats whenever somebody collects, possibly several at once. Call it
@@ -27,20 +28,21 @@ func (t *Telemetry) WatchReplication(stats func() Replication) error {
 		s := stats()
 		g.observe(o, &s)
 		return nil
-	}, g.replicas, g.behind, g.targets, g.entries, g.bytes, g.differences, g.announcements)
+	}, g.replicas, g.behind, g.targets, g.entries, g.bytes, g.differences, g.announcements, g.notices)
 	return err
 }
 
 // replication are the instruments of it.
 type replication struct {
-	replicas, behind, targets                  metric.Int64ObservableGauge
-	entries, bytes, differences, announcements metric.Int64ObservableCounter
+	replicas, behind, targets                           metric.Int64ObservableGauge
+	entries, bytes, differences, announcements, notices metric.Int64ObservableCounter
 }
 
 func newReplication(b *builder) replication {
 	return replication{
 		replicas: b.gauge(mReplicas), behind: b.gauge(mLogBehind), targets: b.gauge(mReplicaTarget), entries: b.total(mLogEntries),
 		bytes: b.total(mLogBytes), differences: b.total(mDifferences), announcements: b.total(mAnnouncements),
+		notices: b.total(mNotices),
 	}
 }
 
@@ -59,7 +61,7 @@ func (g *replication) observe(o metric.Observer, s *Replication) {
 		counter metric.Int64ObservableCounter
 		key     string
 		values  map[string]uint64
-	}{{g.entries, kOutcome, s.Entries}, {g.differences, kReason, s.Differences}, {g.announcements, kOutcome, s.Announcements}} {
+	}{{g.entries, kOutcome, s.Entries}, {g.differences, kReason, s.Differences}, {g.announcements, kOutcome, s.Announcements}, {g.notices, kOutcome, s.Notices}} {
 		for name, n := range x.values {
 			o.ObserveInt64(x.counter, asCount(n), by(x.key, name))
 		}

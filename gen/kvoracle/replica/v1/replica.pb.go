@@ -10,6 +10,7 @@
 package replicav1
 
 import (
+	v1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -23,6 +24,75 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// Step is what happened to a request.
+type Step int32
+
+const (
+	// Never told.
+	Step_STEP_UNSPECIFIED Step = 0
+	// It was sent to the worker.
+	Step_STEP_DISPATCHED Step = 1
+	// Its first token came.
+	Step_STEP_FIRST_TOKEN Step = 2
+	// It is alive and has so much output.
+	Step_STEP_GENERATING Step = 3
+	// It is done.
+	Step_STEP_FINISHED Step = 4
+	// The caller gave it up.
+	Step_STEP_CANCELLED Step = 5
+	// The worker failed it.
+	Step_STEP_FAILED Step = 6
+)
+
+// Enum value maps for Step.
+var (
+	Step_name = map[int32]string{
+		0: "STEP_UNSPECIFIED",
+		1: "STEP_DISPATCHED",
+		2: "STEP_FIRST_TOKEN",
+		3: "STEP_GENERATING",
+		4: "STEP_FINISHED",
+		5: "STEP_CANCELLED",
+		6: "STEP_FAILED",
+	}
+	Step_value = map[string]int32{
+		"STEP_UNSPECIFIED": 0,
+		"STEP_DISPATCHED":  1,
+		"STEP_FIRST_TOKEN": 2,
+		"STEP_GENERATING":  3,
+		"STEP_FINISHED":    4,
+		"STEP_CANCELLED":   5,
+		"STEP_FAILED":      6,
+	}
+)
+
+func (x Step) Enum() *Step {
+	p := new(Step)
+	*p = x
+	return p
+}
+
+func (x Step) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Step) Descriptor() protoreflect.EnumDescriptor {
+	return file_kvoracle_replica_v1_replica_proto_enumTypes[0].Descriptor()
+}
+
+func (Step) Type() protoreflect.EnumType {
+	return &file_kvoracle_replica_v1_replica_proto_enumTypes[0]
+}
+
+func (x Step) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Step.Descriptor instead.
+func (Step) EnumDescriptor() ([]byte, []int) {
+	return file_kvoracle_replica_v1_replica_proto_rawDescGZIP(), []int{0}
+}
 
 // Entry is one message in the log. Entries of one target come in the log's order, and those of one session are numbered.
 type Entry struct {
@@ -352,7 +422,9 @@ type Beat struct {
 	// Life of its process.
 	Boot uint64 `protobuf:"fixed64,2,opt,name=boot,proto3" json:"boot,omitempty"`
 	// It will not come again.
-	Leaving       bool `protobuf:"varint,3,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	Leaving bool `protobuf:"varint,3,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// Upper half of the ids of its decisions.
+	Space         uint32 `protobuf:"fixed32,4,opt,name=space,proto3" json:"space,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -406,6 +478,13 @@ func (x *Beat) GetLeaving() bool {
 		return x.Leaving
 	}
 	return false
+}
+
+func (x *Beat) GetSpace() uint32 {
+	if x != nil {
+		return x.Space
+	}
+	return 0
 }
 
 // Ask wants targets to be announced by their origins, by core NATS. Whoever asks for all is answered by each replica, at
@@ -573,11 +652,642 @@ func (x *Answer) GetPosition() uint64 {
 	return 0
 }
 
+// Notices are what happened at one replica, in order, by core NATS. Some may get lost.
+type Notices struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Replica.
+	Origin string `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
+	// Life of its process.
+	Boot uint64 `protobuf:"fixed64,2,opt,name=boot,proto3" json:"boot,omitempty"`
+	// Of this life's Notices, from 1.
+	Number uint64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// What happened; at most 4096.
+	Notices       []*Notice `protobuf:"bytes,4,rep,name=notices,proto3" json:"notices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Notices) Reset() {
+	*x = Notices{}
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Notices) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Notices) ProtoMessage() {}
+
+func (x *Notices) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Notices.ProtoReflect.Descriptor instead.
+func (*Notices) Descriptor() ([]byte, []int) {
+	return file_kvoracle_replica_v1_replica_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Notices) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
+}
+
+func (x *Notices) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+func (x *Notices) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Notices) GetNotices() []*Notice {
+	if x != nil {
+		return x.Notices
+	}
+	return nil
+}
+
+// Notice is one thing that happened.
+type Notice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What.
+	//
+	// Types that are valid to be assigned to What:
+	//
+	//	*Notice_Booked
+	//	*Notice_Stepped
+	//	*Notice_Sampled
+	//	*Notice_Gateway
+	What          isNotice_What `protobuf_oneof:"what"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Notice) Reset() {
+	*x = Notice{}
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Notice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Notice) ProtoMessage() {}
+
+func (x *Notice) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Notice.ProtoReflect.Descriptor instead.
+func (*Notice) Descriptor() ([]byte, []int) {
+	return file_kvoracle_replica_v1_replica_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Notice) GetWhat() isNotice_What {
+	if x != nil {
+		return x.What
+	}
+	return nil
+}
+
+func (x *Notice) GetBooked() *Booked {
+	if x != nil {
+		if x, ok := x.What.(*Notice_Booked); ok {
+			return x.Booked
+		}
+	}
+	return nil
+}
+
+func (x *Notice) GetStepped() *Stepped {
+	if x != nil {
+		if x, ok := x.What.(*Notice_Stepped); ok {
+			return x.Stepped
+		}
+	}
+	return nil
+}
+
+func (x *Notice) GetSampled() *Sampled {
+	if x != nil {
+		if x, ok := x.What.(*Notice_Sampled); ok {
+			return x.Sampled
+		}
+	}
+	return nil
+}
+
+func (x *Notice) GetGateway() *Gateway {
+	if x != nil {
+		if x, ok := x.What.(*Notice_Gateway); ok {
+			return x.Gateway
+		}
+	}
+	return nil
+}
+
+type isNotice_What interface {
+	isNotice_What()
+}
+
+type Notice_Booked struct {
+	// A request was given to a worker.
+	Booked *Booked `protobuf:"bytes,1,opt,name=booked,proto3,oneof"`
+}
+
+type Notice_Stepped struct {
+	// It went on, or ended.
+	Stepped *Stepped `protobuf:"bytes,2,opt,name=stepped,proto3,oneof"`
+}
+
+type Notice_Sampled struct {
+	// An engine has shown its load.
+	Sampled *Sampled `protobuf:"bytes,3,opt,name=sampled,proto3,oneof"`
+}
+
+type Notice_Gateway struct {
+	// Streams of a gateway.
+	Gateway *Gateway `protobuf:"bytes,4,opt,name=gateway,proto3,oneof"`
+}
+
+func (*Notice_Booked) isNotice_What() {}
+
+func (*Notice_Stepped) isNotice_What() {}
+
+func (*Notice_Sampled) isNotice_What() {}
+
+func (*Notice_Gateway) isNotice_What() {}
+
+// Booked is the work of one decision on one target.
+type Booked struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Decision's id. Those of one replica grow.
+	Decision uint64 `protobuf:"fixed64,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	// Worker's name.
+	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Its data-parallel rank.
+	DpRank uint32 `protobuf:"varint,3,opt,name=dp_rank,json=dpRank,proto3" json:"dp_rank,omitempty"`
+	// Its incarnation; 0: it was registered by hand.
+	Incarnation uint64 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Caller's name for the request; empty: none.
+	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Length of the prompt, in tokens.
+	PromptTokens uint32 `protobuf:"varint,6,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	// Those of them that have to be computed.
+	UncachedTokens uint32 `protobuf:"varint,7,opt,name=uncached_tokens,json=uncachedTokens,proto3" json:"uncached_tokens,omitempty"`
+	// Those that requests in flight hold there already; not read with marks.
+	SharedTokens uint32 `protobuf:"varint,8,opt,name=shared_tokens,json=sharedTokens,proto3" json:"shared_tokens,omitempty"`
+	// Tokens that are expected to come out.
+	ExpectedOutput uint32 `protobuf:"varint,9,opt,name=expected_output,json=expectedOutput,proto3" json:"expected_output,omitempty"`
+	// Estimated time to compute those uncached, in seconds.
+	PrefillSeconds float64 `protobuf:"fixed64,10,opt,name=prefill_seconds,json=prefillSeconds,proto3" json:"prefill_seconds,omitempty"`
+	// Sequences that were decoding on the target.
+	Decoding float32 `protobuf:"fixed32,11,opt,name=decoding,proto3" json:"decoding,omitempty"`
+	// KV tokens that these read.
+	ReadTokens float32 `protobuf:"fixed32,12,opt,name=read_tokens,json=readTokens,proto3" json:"read_tokens,omitempty"`
+	// Predicted time of bringing blocks from farther tiers, in seconds.
+	TransferSeconds float32 `protobuf:"fixed32,13,opt,name=transfer_seconds,json=transferSeconds,proto3" json:"transfer_seconds,omitempty"`
+	// Sample of the prompt's blocks, by which memory that requests share is counted once; at most 4096.
+	Marks []uint64 `protobuf:"fixed64,14,rep,packed,name=marks,proto3" json:"marks,omitempty"`
+	// Tokens that each of them stands for.
+	MarkTokens uint32 `protobuf:"varint,15,opt,name=mark_tokens,json=markTokens,proto3" json:"mark_tokens,omitempty"`
+	// Tokens of the prompt that all of them stand for.
+	CoveredTokens uint32 `protobuf:"varint,16,opt,name=covered_tokens,json=coveredTokens,proto3" json:"covered_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Booked) Reset() {
+	*x = Booked{}
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Booked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Booked) ProtoMessage() {}
+
+func (x *Booked) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Booked.ProtoReflect.Descriptor instead.
+func (*Booked) Descriptor() ([]byte, []int) {
+	return file_kvoracle_replica_v1_replica_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Booked) GetDecision() uint64 {
+	if x != nil {
+		return x.Decision
+	}
+	return 0
+}
+
+func (x *Booked) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *Booked) GetDpRank() uint32 {
+	if x != nil {
+		return x.DpRank
+	}
+	return 0
+}
+
+func (x *Booked) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *Booked) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Booked) GetPromptTokens() uint32 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+func (x *Booked) GetUncachedTokens() uint32 {
+	if x != nil {
+		return x.UncachedTokens
+	}
+	return 0
+}
+
+func (x *Booked) GetSharedTokens() uint32 {
+	if x != nil {
+		return x.SharedTokens
+	}
+	return 0
+}
+
+func (x *Booked) GetExpectedOutput() uint32 {
+	if x != nil {
+		return x.ExpectedOutput
+	}
+	return 0
+}
+
+func (x *Booked) GetPrefillSeconds() float64 {
+	if x != nil {
+		return x.PrefillSeconds
+	}
+	return 0
+}
+
+func (x *Booked) GetDecoding() float32 {
+	if x != nil {
+		return x.Decoding
+	}
+	return 0
+}
+
+func (x *Booked) GetReadTokens() float32 {
+	if x != nil {
+		return x.ReadTokens
+	}
+	return 0
+}
+
+func (x *Booked) GetTransferSeconds() float32 {
+	if x != nil {
+		return x.TransferSeconds
+	}
+	return 0
+}
+
+func (x *Booked) GetMarks() []uint64 {
+	if x != nil {
+		return x.Marks
+	}
+	return nil
+}
+
+func (x *Booked) GetMarkTokens() uint32 {
+	if x != nil {
+		return x.MarkTokens
+	}
+	return 0
+}
+
+func (x *Booked) GetCoveredTokens() uint32 {
+	if x != nil {
+		return x.CoveredTokens
+	}
+	return 0
+}
+
+// Stepped is a step in the life of a routed request.
+type Stepped struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Decision's id.
+	Decision uint64 `protobuf:"fixed64,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	// Step.
+	Step Step `protobuf:"varint,2,opt,name=step,proto3,enum=kvoracle.replica.v1.Step" json:"step,omitempty"`
+	// Gateway that told it; empty: not known.
+	Gateway string `protobuf:"bytes,3,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	// Dispatched: the worker that was really used; empty: the chosen one.
+	Worker string `protobuf:"bytes,4,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Its data-parallel rank.
+	DpRank uint32 `protobuf:"varint,5,opt,name=dp_rank,json=dpRank,proto3" json:"dp_rank,omitempty"`
+	// First token: seconds as the gateway measured; 0: not measured.
+	TtftSeconds float64 `protobuf:"fixed64,6,opt,name=ttft_seconds,json=ttftSeconds,proto3" json:"ttft_seconds,omitempty"`
+	// Generating, finished: output so far.
+	OutputTokens uint32 `protobuf:"varint,7,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
+	// Finished: prompt tokens that the engine took from its cache; absent: not told.
+	CachedTokens *uint32 `protobuf:"varint,8,opt,name=cached_tokens,json=cachedTokens,proto3,oneof" json:"cached_tokens,omitempty"`
+	// Finished: tokens of the prompt as the engine counted; 0: not told.
+	PromptTokens  uint32 `protobuf:"varint,9,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Stepped) Reset() {
+	*x = Stepped{}
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stepped) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stepped) ProtoMessage() {}
+
+func (x *Stepped) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stepped.ProtoReflect.Descriptor instead.
+func (*Stepped) Descriptor() ([]byte, []int) {
+	return file_kvoracle_replica_v1_replica_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Stepped) GetDecision() uint64 {
+	if x != nil {
+		return x.Decision
+	}
+	return 0
+}
+
+func (x *Stepped) GetStep() Step {
+	if x != nil {
+		return x.Step
+	}
+	return Step_STEP_UNSPECIFIED
+}
+
+func (x *Stepped) GetGateway() string {
+	if x != nil {
+		return x.Gateway
+	}
+	return ""
+}
+
+func (x *Stepped) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *Stepped) GetDpRank() uint32 {
+	if x != nil {
+		return x.DpRank
+	}
+	return 0
+}
+
+func (x *Stepped) GetTtftSeconds() float64 {
+	if x != nil {
+		return x.TtftSeconds
+	}
+	return 0
+}
+
+func (x *Stepped) GetOutputTokens() uint32 {
+	if x != nil {
+		return x.OutputTokens
+	}
+	return 0
+}
+
+func (x *Stepped) GetCachedTokens() uint32 {
+	if x != nil && x.CachedTokens != nil {
+		return *x.CachedTokens
+	}
+	return 0
+}
+
+func (x *Stepped) GetPromptTokens() uint32 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+// Sampled is one look at an engine's gauges.
+type Sampled struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Worker's name.
+	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Its data-parallel rank.
+	DpRank uint32 `protobuf:"varint,2,opt,name=dp_rank,json=dpRank,proto3" json:"dp_rank,omitempty"`
+	// Its incarnation; 0: it was registered by hand.
+	Incarnation uint64 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// The gauges.
+	Sample        *v1.LoadSample `protobuf:"bytes,4,opt,name=sample,proto3" json:"sample,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sampled) Reset() {
+	*x = Sampled{}
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sampled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sampled) ProtoMessage() {}
+
+func (x *Sampled) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
+func (*Sampled) Descriptor() ([]byte, []int) {
+	return file_kvoracle_replica_v1_replica_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Sampled) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *Sampled) GetDpRank() uint32 {
+	if x != nil {
+		return x.DpRank
+	}
+	return 0
+}
+
+func (x *Sampled) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *Sampled) GetSample() *v1.LoadSample {
+	if x != nil {
+		return x.Sample
+	}
+	return nil
+}
+
+// Gateway says that a gateway has progress streams open at this replica, now and then and when that begins; or that the
+// last one has ended.
+type Gateway struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Gateway string `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	// Its incarnation.
+	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// No stream is open any more.
+	Closed        bool `protobuf:"varint,3,opt,name=closed,proto3" json:"closed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gateway) Reset() {
+	*x = Gateway{}
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gateway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gateway) ProtoMessage() {}
+
+func (x *Gateway) ProtoReflect() protoreflect.Message {
+	mi := &file_kvoracle_replica_v1_replica_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gateway.ProtoReflect.Descriptor instead.
+func (*Gateway) Descriptor() ([]byte, []int) {
+	return file_kvoracle_replica_v1_replica_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Gateway) GetGateway() string {
+	if x != nil {
+		return x.Gateway
+	}
+	return ""
+}
+
+func (x *Gateway) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *Gateway) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
+}
+
 var File_kvoracle_replica_v1_replica_proto protoreflect.FileDescriptor
 
 const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\n" +
-	"!kvoracle/replica/v1/replica.proto\x12\x13kvoracle.replica.v1\"\xf4\x02\n" +
+	"!kvoracle/replica/v1/replica.proto\x12\x13kvoracle.replica.v1\x1a\x1dkvoracle/v1/report_load.proto\"\xf4\x02\n" +
 	"\x05Entry\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12\x18\n" +
@@ -606,11 +1316,12 @@ const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\x03xor\x18\x02 \x01(\x06R\x03xor\x12\x10\n" +
 	"\x03sum\x18\x03 \x01(\x06R\x03sum\x12\x16\n" +
 	"\x06copies\x18\x04 \x01(\x04R\x06copies\x12\x19\n" +
-	"\bcopy_sum\x18\x05 \x01(\x06R\acopySum\"L\n" +
+	"\bcopy_sum\x18\x05 \x01(\x06R\acopySum\"b\n" +
 	"\x04Beat\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12\x18\n" +
-	"\aleaving\x18\x03 \x01(\bR\aleaving\"\x99\x01\n" +
+	"\aleaving\x18\x03 \x01(\bR\aleaving\x12\x14\n" +
+	"\x05space\x18\x04 \x01(\aR\x05space\"\x99\x01\n" +
 	"\x03Ask\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12\x10\n" +
@@ -622,7 +1333,67 @@ const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12\x12\n" +
 	"\x04done\x18\x03 \x01(\bR\x04done\x12\x1a\n" +
-	"\bposition\x18\x04 \x01(\x04R\bpositionB\xd5\x01\n" +
+	"\bposition\x18\x04 \x01(\x04R\bposition\"\x84\x01\n" +
+	"\aNotices\x12\x16\n" +
+	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
+	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x125\n" +
+	"\anotices\x18\x04 \x03(\v2\x1b.kvoracle.replica.v1.NoticeR\anotices\"\xf5\x01\n" +
+	"\x06Notice\x125\n" +
+	"\x06booked\x18\x01 \x01(\v2\x1b.kvoracle.replica.v1.BookedH\x00R\x06booked\x128\n" +
+	"\astepped\x18\x02 \x01(\v2\x1c.kvoracle.replica.v1.SteppedH\x00R\astepped\x128\n" +
+	"\asampled\x18\x03 \x01(\v2\x1c.kvoracle.replica.v1.SampledH\x00R\asampled\x128\n" +
+	"\agateway\x18\x04 \x01(\v2\x1c.kvoracle.replica.v1.GatewayH\x00R\agatewayB\x06\n" +
+	"\x04what\"\xa1\x04\n" +
+	"\x06Booked\x12\x1a\n" +
+	"\bdecision\x18\x01 \x01(\x06R\bdecision\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x17\n" +
+	"\adp_rank\x18\x03 \x01(\rR\x06dpRank\x12 \n" +
+	"\vincarnation\x18\x04 \x01(\x04R\vincarnation\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\x12#\n" +
+	"\rprompt_tokens\x18\x06 \x01(\rR\fpromptTokens\x12'\n" +
+	"\x0funcached_tokens\x18\a \x01(\rR\x0euncachedTokens\x12#\n" +
+	"\rshared_tokens\x18\b \x01(\rR\fsharedTokens\x12'\n" +
+	"\x0fexpected_output\x18\t \x01(\rR\x0eexpectedOutput\x12'\n" +
+	"\x0fprefill_seconds\x18\n" +
+	" \x01(\x01R\x0eprefillSeconds\x12\x1a\n" +
+	"\bdecoding\x18\v \x01(\x02R\bdecoding\x12\x1f\n" +
+	"\vread_tokens\x18\f \x01(\x02R\n" +
+	"readTokens\x12)\n" +
+	"\x10transfer_seconds\x18\r \x01(\x02R\x0ftransferSeconds\x12\x14\n" +
+	"\x05marks\x18\x0e \x03(\x06R\x05marks\x12\x1f\n" +
+	"\vmark_tokens\x18\x0f \x01(\rR\n" +
+	"markTokens\x12%\n" +
+	"\x0ecovered_tokens\x18\x10 \x01(\rR\rcoveredTokens\"\xc8\x02\n" +
+	"\aStepped\x12\x1a\n" +
+	"\bdecision\x18\x01 \x01(\x06R\bdecision\x12-\n" +
+	"\x04step\x18\x02 \x01(\x0e2\x19.kvoracle.replica.v1.StepR\x04step\x12\x18\n" +
+	"\agateway\x18\x03 \x01(\tR\agateway\x12\x16\n" +
+	"\x06worker\x18\x04 \x01(\tR\x06worker\x12\x17\n" +
+	"\adp_rank\x18\x05 \x01(\rR\x06dpRank\x12!\n" +
+	"\fttft_seconds\x18\x06 \x01(\x01R\vttftSeconds\x12#\n" +
+	"\routput_tokens\x18\a \x01(\rR\foutputTokens\x12(\n" +
+	"\rcached_tokens\x18\b \x01(\rH\x00R\fcachedTokens\x88\x01\x01\x12#\n" +
+	"\rprompt_tokens\x18\t \x01(\rR\fpromptTokensB\x10\n" +
+	"\x0e_cached_tokens\"\x8d\x01\n" +
+	"\aSampled\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x17\n" +
+	"\adp_rank\x18\x02 \x01(\rR\x06dpRank\x12 \n" +
+	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\x12/\n" +
+	"\x06sample\x18\x04 \x01(\v2\x17.kvoracle.v1.LoadSampleR\x06sample\"]\n" +
+	"\aGateway\x12\x18\n" +
+	"\agateway\x18\x01 \x01(\tR\agateway\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x16\n" +
+	"\x06closed\x18\x03 \x01(\bR\x06closed*\x94\x01\n" +
+	"\x04Step\x12\x14\n" +
+	"\x10STEP_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fSTEP_DISPATCHED\x10\x01\x12\x14\n" +
+	"\x10STEP_FIRST_TOKEN\x10\x02\x12\x13\n" +
+	"\x0fSTEP_GENERATING\x10\x03\x12\x11\n" +
+	"\rSTEP_FINISHED\x10\x04\x12\x12\n" +
+	"\x0eSTEP_CANCELLED\x10\x05\x12\x0f\n" +
+	"\vSTEP_FAILED\x10\x06B\xd5\x01\n" +
 	"\x17com.kvoracle.replica.v1B\fReplicaProtoP\x01Z>github.com/kvoracle/kvoracle/gen/kvoracle/replica/v1;replicav1\xa2\x02\x03KRX\xaa\x02\x13Kvoracle.Replica.V1\xca\x02\x13Kvoracle\\Replica\\V1\xe2\x02\x1fKvoracle\\Replica\\V1\\GPBMetadata\xea\x02\x15Kvoracle::Replica::V1b\x06proto3"
 
 var (
@@ -637,24 +1408,40 @@ func file_kvoracle_replica_v1_replica_proto_rawDescGZIP() []byte {
 	return file_kvoracle_replica_v1_replica_proto_rawDescData
 }
 
-var file_kvoracle_replica_v1_replica_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_kvoracle_replica_v1_replica_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_kvoracle_replica_v1_replica_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_kvoracle_replica_v1_replica_proto_goTypes = []any{
-	(*Entry)(nil),      // 0: kvoracle.replica.v1.Entry
-	(*Standing)(nil),   // 1: kvoracle.replica.v1.Standing
-	(*TierDigest)(nil), // 2: kvoracle.replica.v1.TierDigest
-	(*Beat)(nil),       // 3: kvoracle.replica.v1.Beat
-	(*Ask)(nil),        // 4: kvoracle.replica.v1.Ask
-	(*Answer)(nil),     // 5: kvoracle.replica.v1.Answer
+	(Step)(0),             // 0: kvoracle.replica.v1.Step
+	(*Entry)(nil),         // 1: kvoracle.replica.v1.Entry
+	(*Standing)(nil),      // 2: kvoracle.replica.v1.Standing
+	(*TierDigest)(nil),    // 3: kvoracle.replica.v1.TierDigest
+	(*Beat)(nil),          // 4: kvoracle.replica.v1.Beat
+	(*Ask)(nil),           // 5: kvoracle.replica.v1.Ask
+	(*Answer)(nil),        // 6: kvoracle.replica.v1.Answer
+	(*Notices)(nil),       // 7: kvoracle.replica.v1.Notices
+	(*Notice)(nil),        // 8: kvoracle.replica.v1.Notice
+	(*Booked)(nil),        // 9: kvoracle.replica.v1.Booked
+	(*Stepped)(nil),       // 10: kvoracle.replica.v1.Stepped
+	(*Sampled)(nil),       // 11: kvoracle.replica.v1.Sampled
+	(*Gateway)(nil),       // 12: kvoracle.replica.v1.Gateway
+	(*v1.LoadSample)(nil), // 13: kvoracle.v1.LoadSample
 }
 var file_kvoracle_replica_v1_replica_proto_depIdxs = []int32{
-	1, // 0: kvoracle.replica.v1.Entry.after:type_name -> kvoracle.replica.v1.Standing
-	2, // 1: kvoracle.replica.v1.Entry.lost:type_name -> kvoracle.replica.v1.TierDigest
-	2, // 2: kvoracle.replica.v1.Standing.digests:type_name -> kvoracle.replica.v1.TierDigest
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2,  // 0: kvoracle.replica.v1.Entry.after:type_name -> kvoracle.replica.v1.Standing
+	3,  // 1: kvoracle.replica.v1.Entry.lost:type_name -> kvoracle.replica.v1.TierDigest
+	3,  // 2: kvoracle.replica.v1.Standing.digests:type_name -> kvoracle.replica.v1.TierDigest
+	8,  // 3: kvoracle.replica.v1.Notices.notices:type_name -> kvoracle.replica.v1.Notice
+	9,  // 4: kvoracle.replica.v1.Notice.booked:type_name -> kvoracle.replica.v1.Booked
+	10, // 5: kvoracle.replica.v1.Notice.stepped:type_name -> kvoracle.replica.v1.Stepped
+	11, // 6: kvoracle.replica.v1.Notice.sampled:type_name -> kvoracle.replica.v1.Sampled
+	12, // 7: kvoracle.replica.v1.Notice.gateway:type_name -> kvoracle.replica.v1.Gateway
+	0,  // 8: kvoracle.replica.v1.Stepped.step:type_name -> kvoracle.replica.v1.Step
+	13, // 9: kvoracle.replica.v1.Sampled.sample:type_name -> kvoracle.v1.LoadSample
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_kvoracle_replica_v1_replica_proto_init() }
@@ -662,18 +1449,26 @@ func file_kvoracle_replica_v1_replica_proto_init() {
 	if File_kvoracle_replica_v1_replica_proto != nil {
 		return
 	}
+	file_kvoracle_replica_v1_replica_proto_msgTypes[7].OneofWrappers = []any{
+		(*Notice_Booked)(nil),
+		(*Notice_Stepped)(nil),
+		(*Notice_Sampled)(nil),
+		(*Notice_Gateway)(nil),
+	}
+	file_kvoracle_replica_v1_replica_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvoracle_replica_v1_replica_proto_rawDesc), len(file_kvoracle_replica_v1_replica_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   6,
+			NumEnums:      1,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_kvoracle_replica_v1_replica_proto_goTypes,
 		DependencyIndexes: file_kvoracle_replica_v1_replica_proto_depIdxs,
+		EnumInfos:         file_kvoracle_replica_v1_replica_proto_enumTypes,
 		MessageInfos:      file_kvoracle_replica_v1_replica_proto_msgTypes,
 	}.Build()
 	File_kvoracle_replica_v1_replica_proto = out.File
