@@ -17,7 +17,7 @@ const cases = `01 02 03 05 06 07 08 09 10 11 13 14 16 17
 	53 54 55 56 57 58 59 61 62 63 65 66 67 68 69 71
 	72 73 75 77 78 79 80
 	81 82 83 85 87 89 90 91 92 94
-	95 96 97 99 100 102 103 104 105`
+	95 96 97 99 100 102 103 104 105 111 112`
 
 // TestEveryCaseIsProven reads docs/cases.md: every case has its row, every transcript and test that a row names is there,
 // and every transcript is in the table.
