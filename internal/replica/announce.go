@@ -123,8 +123,9 @@ func (n *Node) announce(s *Stream, c *oracle.Contents) (position uint64, err err
 		st.IsAwaiting = true
 	}
 	if s.reclaim.Swap(false) {
-		s.claim = 0
+		s.claim = place{}
 	}
+	log := n.logNow() // after: if it is another by the time of the claim, that is to be made again
 	n.rename(s)
 	s.isBroken.Store(true) // until all of it is there
 	hello := proto.CloneOf(s.hello)
@@ -137,8 +138,8 @@ func (n *Node) announce(s *Stream, c *oracle.Contents) (position uint64, err err
 	if err != nil {
 		return 0, err
 	}
-	if s.claim == 0 {
-		s.claim = position
+	if s.claim == (place{}) {
+		s.claim = place{log, position}
 	}
 	if !st.IsAwaiting {
 		if position, err = n.announceContents(s, c, &st, isDoubtful); err != nil {
@@ -147,6 +148,10 @@ func (n *Node) announce(s *Stream, c *oracle.Contents) (position uint64, err err
 	}
 	s.digestAt = time.Now().Add(n.cfg.DigestEvery)
 	s.isBroken.Store(false)
+	if s.reclaim.Load() { // the log was made anew meanwhile
+		s.isBroken.Store(true)
+		return 0, errNotLogged
+	}
 	n.count.announced.Add(1)
 	return position, nil
 }

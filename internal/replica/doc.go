@@ -12,6 +12,7 @@
 //     of it is passed over, so a reporter that moves is never heard twice;
 //   - a reporter that moves is greeted only when its own claim has come back through the log, so all that was acknowledged
 //     to it elsewhere has been applied here before it is told where to go on (bounded by Config.HelloWait);
+//   - a position is of one log: what was claimed in another is void, for the claimer too;
 //   - standing(replica, e) = standing(origin, e) after every entry e that tells it, where the standing is the last batch
 //     applied, whether a snapshot is awaited and, now and then, the digests. Any difference makes the target lack
 //     something, and its origin is asked to announce it: to write a snapshot of what it holds into the log, under the same

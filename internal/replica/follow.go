@@ -158,6 +158,13 @@ func (n *Node) watchLog(ctx context.Context, s jetstream.Stream, was *jetstream.
 	}
 }
 
+// logNow says which log is read.
+func (n *Node) logNow() int64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.logID
+}
+
 // take begins to read a log and returns from where. One that is not the one read before, or has lost its end, begins a new
 // count: what was claimed in the old one is claimed again by who has it.
 func (n *Node) take(info *jetstream.StreamInfo) (from uint64) {
@@ -176,8 +183,7 @@ func (n *Node) take(info *jetstream.StreamInfo) (from uint64) {
 			}
 		}
 		for s := range n.streams {
-			s.reclaim.Store(true)
-			s.isBroken.Store(true)
+			s.void()
 		}
 	}
 	return n.position + 1

@@ -97,7 +97,7 @@ func replicas(t testing.TB, url string, names ...string) []*rig {
 	t.Helper()
 	var all []*rig
 	for _, name := range names {
-		r := up(t, server.Config{Listen: "127.0.0.1:0", NATSURL: url, ReplicaID: name})
+		r := up(t, server.Config{Listen: "127.0.0.1:0", NATSURL: url, ReplicaID: name, Lease: time.Hour})
 		waitFor(t, name+" is ready", func() bool { return r.is(healthReadiness) && r.is(healthReplication) })
 		all = append(all, r)
 	}

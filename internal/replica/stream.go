@@ -24,8 +24,8 @@ type Stream struct {
 	n     *Node
 	key   key
 	hello *kvoraclev1.BlocksHello
-	// claimed gets the position of the claim when that has come back through the log.
-	claimed chan uint64
+	// claimed gets the place of the claim when that has come back through the log, or none if the log was made anew meanwhile.
+	claimed chan place
 	// isBroken: something was applied that is not in the log; the stream has to be announced.
 	isBroken   atomic.Bool
 	superseded atomic.Bool // another replica owns the target
@@ -36,10 +36,16 @@ type Stream struct {
 	session  *oracle.BlockSession
 	id       uint64
 	number   uint64
-	claim    uint64 // 0: not made
+	claim    place
 	isOver   bool
 	isKept   bool // counted in Node.closed; guarded by Node.mu
 	digestAt time.Time
+}
+
+// place is a position in one log. The zero place is none.
+type place struct {
+	log      int64 // when that was made
+	position uint64
 }
 
 // Receipt is the way of one message into the log. The zero Receipt has nothing to wait for.
@@ -78,7 +84,7 @@ func (n *Node) Open(ctx context.Context, m *kvoraclev1.BlocksHello) *Stream {
 		return nil
 	}
 	s := &Stream{
-		n: n, key: key{m.GetWorker().GetWorkerId(), m.GetDpRank()}, hello: m, claimed: make(chan uint64, 1), id: rand.Uint64() | 1,
+		n: n, key: key{m.GetWorker().GetWorkerId(), m.GetDpRank()}, hello: m, claimed: make(chan place, 1), id: rand.Uint64() | 1,
 		digestAt: time.Now().Add(n.cfg.DigestEvery),
 	}
 	n.mu.Lock()
@@ -120,7 +126,7 @@ func (n *Node) takeOver(ctx context.Context, s *Stream) bool {
 		s.mu.Lock()
 		s.claim = at
 		s.mu.Unlock()
-		return true
+		return at != place{}
 	case err := <-futures[0].Err():
 		s.fail(err)
 	case <-ctx.Done():
@@ -201,7 +207,7 @@ func (s *Stream) Close() {
 	defer s.mu.Unlock()
 	s.isOver = true
 	s.session = nil
-	if s.superseded.Load() || !s.isBroken.Load() && s.tellEnd() || s.claim == 0 {
+	if s.superseded.Load() || !s.isBroken.Load() && s.tellEnd() || s.claim == (place{}) {
 		s.n.forget(s)
 		return
 	}
@@ -225,7 +231,7 @@ func (s *Stream) tellEnd() bool {
 
 // publish writes an entry in as many pieces as it takes. mu is held.
 func (s *Stream) publish(e *replicav1.Entry) ([]jetstream.PubAckFuture, error) {
-	e.Origin, e.Boot, e.Session, e.Claim = s.n.cfg.Name, s.n.boot, s.id, s.claim
+	e.Origin, e.Boot, e.Session, e.Claim, e.Log = s.n.cfg.Name, s.n.boot, s.id, s.claim.position, uint64(s.claim.log)
 	e.Worker, e.DpRank = s.key.worker, s.key.rank
 	subject, most := s.key.subject(s.n.cfg.Prefix), s.n.pieceBytes()
 	whole, after, lost := e.GetRequest(), e.GetAfter(), e.GetLost()

@@ -45,6 +45,16 @@ func (n *Node) apply(data []byte, at uint64, now time.Time) {
 		n.count.malformed.Add(1)
 		return
 	}
+	if e.GetClaim() > at || e.GetLog() != 0 && int64(e.GetLog()) != n.logID {
+		// Claimed in a log that is no more, by who had not heard of this one. To follow such a claim would be to pass over all
+		// others until this log is as long as that was.
+		n.count.overtaken.Add(1)
+		if s := n.sessions[e.GetSession()]; s != nil && e.GetOrigin() == n.cfg.Name && e.GetBoot() == n.boot {
+			s.void()
+			wake(n.todo)
+		}
+		return
+	}
 	t := n.target(key{e.GetWorker(), e.GetDpRank()})
 	if t == nil {
 		n.count.refused.Add(1)
@@ -61,7 +71,7 @@ func (n *Node) apply(data []byte, at uint64, now time.Time) {
 	}
 	n.count.followed.Add(1)
 	n.count.followedBytes.Add(uint64(len(data)))
-	if claim < t.claim || claim > at || n.late[t.key] != nil { // a stream that came late will claim, later than all there is
+	if claim < t.claim || n.late[t.key] != nil { // a stream that came late will claim, later than all there is
 		n.count.overtaken.Add(1)
 		return
 	}
@@ -111,8 +121,18 @@ func (n *Node) applyOwn(t *target, e *replicav1.Entry, claim uint64) {
 	}
 	t.claim, t.origin, t.boot, t.local, t.id, t.lacks = claim, n.cfg.Name, n.boot, s, e.GetSession(), false
 	select {
-	case s.claimed <- claim:
+	case s.claimed <- place{n.logID, claim}:
 	default: // an announcement, which nobody waits for
+	}
+}
+
+// void says that what the stream has claimed is void: the log is another. Node.mu is held.
+func (s *Stream) void() {
+	s.reclaim.Store(true)
+	s.isBroken.Store(true)
+	select {
+	case s.claimed <- place{}: // who still waits for it need not
+	default:
 	}
 }
 

@@ -123,6 +123,8 @@ type Entry struct {
 	After *Standing `protobuf:"bytes,11,opt,name=after,proto3" json:"after,omitempty"`
 	// The reporter's stream is over.
 	End bool `protobuf:"varint,12,opt,name=end,proto3" json:"end,omitempty"`
+	// When the log was made in which claim is a position, in Unix nanoseconds; 0 with claim. In another log the entry is void.
+	Log uint64 `protobuf:"fixed64,14,opt,name=log,proto3" json:"log,omitempty"`
 	// What had been told and given up at the memory limit before a snapshot was taken; only with its begin. By tier.
 	Lost          []*TierDigest `protobuf:"bytes,13,rep,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -241,6 +243,13 @@ func (x *Entry) GetEnd() bool {
 		return x.End
 	}
 	return false
+}
+
+func (x *Entry) GetLog() uint64 {
+	if x != nil {
+		return x.Log
+	}
+	return 0
 }
 
 func (x *Entry) GetLost() []*TierDigest {
@@ -1287,7 +1296,7 @@ var File_kvoracle_replica_v1_replica_proto protoreflect.FileDescriptor
 
 const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\n" +
-	"!kvoracle/replica/v1/replica.proto\x12\x13kvoracle.replica.v1\x1a\x1dkvoracle/v1/report_load.proto\"\xf4\x02\n" +
+	"!kvoracle/replica/v1/replica.proto\x12\x13kvoracle.replica.v1\x1a\x1dkvoracle/v1/report_load.proto\"\x86\x03\n" +
 	"\x05Entry\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12\x18\n" +
@@ -1301,7 +1310,8 @@ const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\tannounced\x18\n" +
 	" \x01(\bR\tannounced\x123\n" +
 	"\x05after\x18\v \x01(\v2\x1d.kvoracle.replica.v1.StandingR\x05after\x12\x10\n" +
-	"\x03end\x18\f \x01(\bR\x03end\x123\n" +
+	"\x03end\x18\f \x01(\bR\x03end\x12\x10\n" +
+	"\x03log\x18\x0e \x01(\x06R\x03log\x123\n" +
 	"\x04lost\x18\r \x03(\v2\x1f.kvoracle.replica.v1.TierDigestR\x04lost\"\xb6\x01\n" +
 	"\bStanding\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x12\x1a\n" +
