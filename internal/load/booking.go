@@ -27,6 +27,9 @@ type Booking struct {
 	PrefillSeconds float64
 	// ExpectedOutput is the number of output tokens expected; 0: the running mean.
 	ExpectedOutput int
+	// DecodeSeconds is the estimated time from the first token to the end, at most an hour; 0: not known. It ends a booking
+	// whose gateway tells no ends: see presume.go.
+	DecodeSeconds float64
 	// Note is the caller's; the tracker only carries it.
 	Note Note
 }
@@ -45,6 +48,9 @@ type booking struct {
 	sent     bool  // its dispatch was told
 	decoding bool  // its prefill is over, as told or as presumed; only a move to another target takes that back
 	told     bool  // its first token was, by word or by output
+	over     bool  // it is presumed to have ended: it lives, but is in no sum
+	place    int   // among those of its target that will be, counted from 1; 0: it is not one
+	end      int64 // when, on the tracker's clock
 	bookedAt int64 // on the tracker's clock
 	came     int64 // the same, to the target where it is
 	renewed  int64 // the same; the lease counts from here
@@ -59,7 +65,7 @@ type booking struct {
 // amounts is what one booking adds to its target's sums.
 type amounts struct {
 	prompt, uncached, shared int64 // tokens
-	prefill                  int64 // nanoseconds
+	prefill, decode          int64 // nanoseconds
 	expected, output         int64 // tokens
 }
 

@@ -120,6 +120,7 @@ func TestMedian(t *testing.T) {
 // TestAllStale: without a fresh report there are the bookings, and no error.
 func TestAllStale(t *testing.T) {
 	tr := twoTargets(Config{MaxReportAge: 5 * time.Second})
+	tells(t, tr, "", 0)
 	for id := range fleet.TargetID(2) {
 		mustReport(t, tr, id, Sample{Running: Known(9), UsedBlocks: Known(1), TotalBlocks: Known(2)}, 0)
 	}
@@ -130,7 +131,7 @@ func TestAllStale(t *testing.T) {
 	late := 5*time.Second + 1
 	want := State{
 		Confidence: BookedOnly, InFlight: 1, Booked: 1, Prefilling: 1, PendingPrefillSeconds: 0.5, PendingPrefillTokens: 60,
-		ActiveTokens: 100, HeldTokens: 100, UnreportedTokens: 100, OutputToCome: 200, KVUsed: -1, LastChosen: 1, ReportAge: late,
+		ActiveTokens: 100, HeldTokens: 100, UnreportedTokens: 100, OutputToCome: 200, KVUsed: -1, LastChosen: 2, ReportAge: late,
 	}
 	if s := state(tr, 1, late); s != want {
 		t.Errorf("past the limit:\ngot  %+v\nwant %+v", s, want)
@@ -302,6 +303,7 @@ func TestPrefillEndsAtFirstToken(t *testing.T) {
 // TestGeneratingImpliesFirstToken, but a sign of life without output does not.
 func TestGeneratingImpliesFirstToken(t *testing.T) {
 	tr := twoTargets(Config{Lease: 10 * time.Second})
+	tells(t, tr, "", 0)
 	mustBook(t, tr, Booking{ID: 1, Target: 0, UncachedTokens: 9, PromptTokens: 9}, 0)
 	if o := tr.Generating(1, 0, after(8*time.Second)); o != Applied {
 		t.Errorf("no output: %v", o)
@@ -507,66 +509,12 @@ func TestMeanOutput(t *testing.T) {
 	}
 }
 
-// TestSilentGatewaysPrefillsEndByTheClock: a gateway that never tells first tokens is noticed, and its prefills are worked
-// off by the clock, one after the other; one that tells keeps what it has not told.
-func TestSilentGatewaysPrefillsEndByTheClock(t *testing.T) {
-	tr := twoTargets(Config{})
-	book := func(id DecisionID, gateway string, at time.Duration) {
-		mustBook(t, tr, Booking{ID: id, Target: 0, Gateway: gateway, PromptTokens: 1000, UncachedTokens: 1000, PrefillSeconds: 1}, at)
-	}
-	pending := func(at time.Duration) float64 { return tr.States(both(), after(at), nil)[0].PendingPrefillSeconds }
-
-	at := time.Second
-	for id := DecisionID(1); id <= 4; id++ { // until it is known
-		book(id, "silent", at)
-		if got := pending(at + 9*time.Second); got != 1 {
-			t.Fatalf("request %d: %v s pending, want 1: nobody knows yet that its first token will not be told", id, got)
-		}
-		at += 10 * time.Second
-		tr.Finish(id, 5, after(at))
-	}
-	for id := DecisionID(11); id <= 13; id++ {
-		book(id, "silent", at)
-	}
-	for _, step := range []struct {
-		in   time.Duration
-		want float64
-	}{{0, 3}, {650 * time.Millisecond, 2.48}, {1250 * time.Millisecond, 2}, {2500 * time.Millisecond, 1}, {3750 * time.Millisecond, 0}} {
-		if got := pending(at + step.in); got != step.want {
-			t.Errorf("%v after three prefills of a second: %v s pending, want %v", step.in, got, step.want)
-		}
-	}
-	book(21, "telling", at+10*time.Second)
-	if got := pending(at + time.Minute); got != 1 {
-		t.Errorf("of a gateway that tells: %v s pending, want 1", got)
-	}
-	// It begins to tell: it is believed again.
-	at += time.Minute
-	tr.Finish(21, 5, after(at))
-	for id := DecisionID(31); id <= 36; id++ {
-		book(id, "silent", at)
-		if o, _ := tr.FirstToken(id, after(at+5*time.Second)); o != Applied {
-			t.Errorf("a first token that was presumed: %v", o)
-		}
-		at += 10 * time.Second
-		tr.Finish(id, 5, after(at))
-	}
-	book(41, "silent", at)
-	if got := pending(at + 30*time.Second); got != 1 {
-		t.Errorf("it tells again: %v s pending, want 1", got)
-	}
-}
-
 // TestWhatIsPresumedSilencesNobody: a prefill that the clock has ended is news to nobody. Its dispatch is still applied, and
 // a retry elsewhere begins a prefill there.
 func TestWhatIsPresumedSilencesNobody(t *testing.T) {
 	tr := twoTargets(Config{})
 	book := func(id DecisionID, at time.Duration) {
 		mustBook(t, tr, Booking{ID: id, Target: 0, Gateway: "silent", PromptTokens: 1000, UncachedTokens: 1000, PrefillSeconds: 1}, at)
-	}
-	for id := DecisionID(1); id <= 4; id++ {
-		book(id, 0)
-		tr.Finish(id, 5, after(0))
 	}
 	book(11, 0)
 	const later = 5 * time.Second

@@ -3,8 +3,9 @@
 // gateway, and a lease that any news of it renews. A sample adds only what the bookings do not explain.
 //
 // Invariants, for every target at every moment between two calls:
-//   - each aggregate (booked, prefilling, pending prefill, tokens, ...) is exactly the sum over its living bookings;
-//     sums are of integers (nanoseconds, tokens), so nothing drifts and nothing goes below zero;
+//   - each aggregate (booked, prefilling, pending prefill, tokens, ...) is exactly the sum over its living bookings, but
+//     for those that are presumed over (of a gateway that tells no ends; see presume.go); sums are of integers
+//     (nanoseconds, tokens), so nothing drifts and nothing goes below zero;
 //   - a booking is on exactly one target and in at most one gateway's list; it is released once, by whatever comes
 //     first: its end, its lease, or the loss of its gateway or target;
 //   - releases go to the booking. A target that was dropped and added again starts from nothing;
@@ -23,7 +24,7 @@
 // Concurrency: one mutex guards everything; no call blocks on anything else, calls back, or starts a goroutine. A
 // reader sees all of a change or none of it; States is one moment for all its targets.
 //
-// Cost: every lifecycle call is O(1), without allocation once the tracker has reached its size (but for a gateway's
+// Cost: every lifecycle call is O(1), O(log of the target's bookings) where ends are not told, without allocation once the tracker has reached its size (but for a gateway's
 // first booking). Expire, Drop and ReleaseGateway are O(bookings released), States is O(targets asked for), Peers.Changes
 // is O(targets changed), but O(all of them) after a report where some say what others do not. Memory is bounded by MaxBookings, some 350 bytes each, and by the highest TargetID.
 package load

@@ -20,8 +20,9 @@ type Peers struct {
 	t       *Tracker
 	ids     []fleet.TargetID
 	changed []fleet.TargetID // each once, unless it was dropped and is another's now
-	waiting []fleet.TargetID // those with a request without a first token, in no order
+	waiting []fleet.TargetID // those with a request without a first token or with one that will be presumed over, in no order
 	worked  int64            // the clock's step to which they were worked off
+	flips   uint64           // the tracker's at that time
 
 	all, fresh, work, kv int   // how many there are, and of those how many said what; see said
 	stale                int64 // on the tracker's clock, no report gets too old before
@@ -89,6 +90,7 @@ func (p *Peers) Changes(now time.Time, ids []fleet.TargetID, states []State) ([]
 		if g == nil || g.peers != p || !g.noted {
 			continue
 		}
+		t.presume(g)
 		g.noted = false
 		ids, states = append(ids, id), append(states, State{})
 		t.read(g, p.anyTold, &p.missing, &states[len(states)-1])
@@ -97,13 +99,20 @@ func (p *Peers) Changes(now time.Time, ids []fleet.TargetID, states []State) ([]
 	return ids, states
 }
 
+// note says that it has changed to whoever follows it.
+func (g *target) note() {
+	if g.peers != nil {
+		g.peers.note(g)
+	}
+}
+
 // note says that a target has changed.
 func (p *Peers) note(g *target) {
 	if !g.noted {
 		g.noted = true
 		p.changed = append(p.changed, g.id)
 	}
-	if waits := g.prefilling > 0; waits != (g.link.waiting > 0) {
+	if waits := g.prefilling > 0 || len(g.ends) > 0; waits != (g.link.waiting > 0) {
 		p.wait(g, waits)
 	}
 }
@@ -169,8 +178,8 @@ func (p *Peers) count(s said, n int) {
 // workOff moves the prefills that are worked off by the clock, once in each of its steps.
 func (p *Peers) workOff() {
 	t := p.t
-	moved := t.step() != p.worked
-	if p.worked = t.step(); !moved && len(t.habits) == 0 {
+	moved, flipped := t.step() != p.worked, t.flips != p.flips
+	if p.worked, p.flips = t.step(), t.flips; !moved && !flipped {
 		return
 	}
 	for i := len(p.waiting) - 1; i >= 0; i-- { // backwards: who leaves is replaced by one that was looked at

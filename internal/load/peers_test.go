@@ -38,7 +38,7 @@ func TestChangesKeepUp(t *testing.T) {
 		regroup()
 		// Who says what differs from run to run: groups in which all say all, some, or none have ways of their own.
 		silent, kvless := r.IntN(4), r.IntN(3)
-		gateways := []string{"tells", "", "dumb"}[:1+r.IntN(3)]
+		gateways := []string{"tells", "", "dumb", "mute"}[:1+r.IntN(4)]
 		now := time.Duration(0)
 		var ids []fleet.TargetID
 		var states []State
@@ -56,7 +56,7 @@ func TestChangesKeepUp(t *testing.T) {
 			case op < 14:
 				_ = tr.Book(Booking{
 					ID: id, Target: to, Gateway: gateway, PromptTokens: 1 + r.IntN(900), UncachedTokens: r.IntN(900),
-					PrefillSeconds: r.Float64() / 2, ExpectedOutput: r.IntN(99),
+					PrefillSeconds: r.Float64() / 2, ExpectedOutput: r.IntN(99), DecodeSeconds: 5 * r.Float64(),
 				}, at)
 			case op < 17:
 				tr.Dispatched(id, to, r.IntN(2) == 0, gateway, at)
@@ -67,7 +67,9 @@ func TestChangesKeepUp(t *testing.T) {
 			case op < 26:
 				tr.Generating(id, r.IntN(40), at)
 			case op < 36:
-				tr.Finish(id, r.IntN(99), at)
+				if b, ok := tr.Lookup(id); ok && b.Gateway != "mute" {
+					tr.Finish(id, r.IntN(99), at)
+				}
 			case op < 37:
 				tr.Cancel(id, at)
 			case op < 38:
@@ -123,9 +125,10 @@ func TestChangesKeepUp(t *testing.T) {
 			}
 		}
 		met["presumed"] += int(tr.Stats().Presumed)
+		met["outlived"] += int(tr.Stats().Outlived)
 		audit(t, tr)
 	}
-	for _, need := range []string{"some unchanged", "reported", "imputed", "booked_only", "memory unknown", "by the clock", "presumed"} {
+	for _, need := range []string{"some unchanged", "reported", "imputed", "booked_only", "memory unknown", "by the clock", "presumed", "outlived"} {
 		if met[need] < 300 {
 			t.Errorf("%q was met %d times: the operations do not exercise it", need, met[need])
 		}

@@ -57,6 +57,7 @@ func (t *Tracker) Dispatched(id DecisionID, to fleet.TargetID, hasTarget bool, g
 	if gateway != "" && gateway != b.Gateway {
 		t.leaveGateway(b)
 		t.joinGateway(b, gateway)
+		t.targets[b.Target].note() // its clock may be another
 	}
 	b.sent = true
 	t.renew(b, at)
@@ -76,7 +77,9 @@ func (t *Tracker) FirstToken(id DecisionID, now time.Time) (o Outcome, waited ti
 		return t.tell(Late), 0
 	}
 	b.told = true
+	t.heard(b)
 	t.change(b, func() { b.decoding = true })
+	t.schedule(b, at)
 	t.targets[b.Target].turn = at
 	t.renew(b, at)
 	return t.tell(Applied), time.Duration(at - b.bookedAt)
@@ -102,6 +105,12 @@ func (t *Tracker) Generating(id DecisionID, outputTokens int, now time.Time) Out
 			b.decoding, b.told = true, true
 		}
 	})
+	if out > 0 {
+		t.heard(b)
+	}
+	if b.decoding {
+		t.schedule(b, at)
+	}
 	t.renew(b, at)
 	return t.tell(Applied)
 }
@@ -115,7 +124,7 @@ func (t *Tracker) Finish(id DecisionID, outputTokens int, now time.Time) Outcome
 	if b == nil {
 		return t.tell(Unknown)
 	}
-	t.learnHabit(b)
+	t.learnHabit(b, true)
 	if out := max(within(outputTokens, maxTokens), b.amounts.output); out > 0 {
 		t.meanOutput += meanWeight * (float64(out) - t.meanOutput)
 	}
@@ -126,21 +135,29 @@ func (t *Tracker) Finish(id DecisionID, outputTokens int, now time.Time) Outcome
 
 // Cancel releases the booking of a request that was given up.
 func (t *Tracker) Cancel(id DecisionID, now time.Time) Outcome {
-	return t.abandon(id, now, &t.count.Cancelled)
+	return t.abandon(id, now, &t.count.Cancelled, true)
 }
 
 // Fail releases the booking of a request that the worker failed.
 func (t *Tracker) Fail(id DecisionID, now time.Time) Outcome {
-	return t.abandon(id, now, &t.count.Failed)
+	return t.abandon(id, now, &t.count.Failed, true)
 }
 
-func (t *Tracker) abandon(id DecisionID, now time.Time, counter *uint64) Outcome {
+// Complete is Finish by inference: nobody has told this end, and nothing is learned from it.
+func (t *Tracker) Complete(id DecisionID, now time.Time) Outcome {
+	return t.abandon(id, now, &t.count.Finished, false)
+}
+
+func (t *Tracker) abandon(id DecisionID, now time.Time, counter *uint64, isTold bool) Outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.tick(now)
 	b := t.bookings[id]
 	if b == nil {
 		return t.tell(Unknown)
+	}
+	if isTold {
+		t.learnEnd(b, true)
 	}
 	t.release(b)
 	*counter++
@@ -166,6 +183,7 @@ func (t *Tracker) Expire(now time.Time) (released int) {
 	defer t.mu.Unlock()
 	at := t.tick(now)
 	for b := t.leases.first; b != nil && at-b.renewed >= int64(t.cfg.Lease); b = t.leases.first {
+		t.learnHabit(b, false)
 		t.release(b)
 		released++
 	}
@@ -176,6 +194,10 @@ func (t *Tracker) Expire(now time.Time) (released int) {
 // change edits a living booking and keeps its target's sums right.
 func (t *Tracker) change(b *booking, edit func()) {
 	g := t.targets[b.Target]
+	if b.over { // it is not
+		b.over = false
+		g.count(b)
+	}
 	g.add(b, -1)
 	before := b.decoding
 	edit()

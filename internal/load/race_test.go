@@ -17,7 +17,7 @@ func audit(t *testing.T, tr *Tracker) {
 	t.Helper()
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	sums := make([]target, len(tr.targets))
+	sums, listed, timed := make([]target, len(tr.targets)), make([]int, len(tr.targets)), make([]int, len(tr.targets))
 	named, onGateway := 0, 0
 	for id, b := range tr.bookings {
 		if b.ID != id || tr.targets[b.Target] == nil {
@@ -32,7 +32,16 @@ func audit(t *testing.T, tr *Tracker) {
 		if b.Gateway != "" {
 			onGateway++
 		}
-		sums[b.Target].add(b, 1)
+		listed[b.Target]++
+		if !b.over {
+			sums[b.Target].add(b, 1)
+		}
+		if b.place > 0 {
+			timed[b.Target]++
+			if b.over || !b.decoding || tr.targets[b.Target].ends[b.place-1] != b {
+				t.Errorf("booking %d is to be over at place %d: over %v, decoding %v", id, b.place, b.over, b.decoding)
+			}
+		}
 	}
 	if len(tr.requests) != named {
 		t.Errorf("%d requests, %d named bookings", len(tr.requests), named)
@@ -61,8 +70,8 @@ func audit(t *testing.T, tr *Tracker) {
 			continue
 		}
 		want := sums[id]
-		if n := count(&g.bookings); int64(n) != want.booked {
-			t.Errorf("target %d lists %d bookings, want %d", id, n, want.booked)
+		if n := count(&g.bookings); n != listed[id] || len(g.ends) != timed[id] {
+			t.Errorf("target %d lists %d bookings, want %d; %d will be over, want %d", id, n, listed[id], len(g.ends), timed[id])
 		}
 		got := target{
 			booked: g.booked, prefilling: g.prefilling, pending: g.pending, pendingTok: g.pendingTok, active: g.active,

@@ -56,6 +56,7 @@ func TestTrackerMatchesTwin(t *testing.T) {
 			b := Booking{
 				ID: id, Target: target, Gateway: gateway(), PromptTokens: r.IntN(9000) - 50, UncachedTokens: r.IntN(9000) - 50,
 				SharedTokens: r.IntN(4000) - 50, PrefillSeconds: r.Float64() - 0.05, ExpectedOutput: r.IntN(300) - 50,
+				DecodeSeconds: 20*r.Float64() - 1,
 			}
 			if r.IntN(2) == 0 {
 				b.RequestID = fmt.Sprint("r", r.IntN(60))
@@ -108,6 +109,13 @@ func TestTrackerMatchesTwin(t *testing.T) {
 			o := w.end(id, 0, &w.count.Failed)
 			w.tell(o)
 			check(n, "fail", tr.Fail(id, at), o)
+		case op < 68:
+			tick()
+			w.inferred = true
+			o := w.end(id, 0, &w.count.Finished)
+			w.inferred = false
+			w.tell(o)
+			check(n, "complete", tr.Complete(id, at), o)
 		case op < 83:
 			tick()
 			s := Sample{Running: gauge(20), Waiting: gauge(20), WaitingPrefillTokens: gauge(20_000), UsedBlocks: gauge(900), TotalBlocks: gauge(600)}
@@ -131,7 +139,7 @@ func TestTrackerMatchesTwin(t *testing.T) {
 		case op < 94:
 			tick()
 			got := tr.Expire(at)
-			want := w.drop(func(b *twinBooking) bool { return w.clock-b.heard >= cfg.Lease })
+			want := w.expire()
 			w.count.Expired += uint64(want)
 			check(n, "expire", got, want)
 		case op < 95 && r.IntN(3) == 0:
@@ -206,7 +214,7 @@ func TestTrackerMatchesTwin(t *testing.T) {
 		"book <nil>", "book " + ErrFull.Error(), "book " + ErrRepeated.Error(), "book " + ErrUnknownTarget.Error(),
 		"dispatched applied", "dispatched late", "dispatched unknown", "first token applied", "first token late",
 		"generating applied", "generating late", "generating unknown", "finish applied", "finish unknown",
-		"cancel applied", "fail applied", "expire 0", "expire 1", "expire 2", "drop 0", "drop 1", "drop 2",
+		"cancel applied", "fail applied", "complete applied", "expire 0", "expire 1", "expire 2", "drop 0", "drop 1", "drop 2",
 		"release gateway 1", "release gateway 2", "report <nil>", "report " + ErrUnknownTarget.Error(),
 		"confidence reported", "confidence booked_only", "confidence imputed",
 	} {
@@ -219,6 +227,9 @@ func TestTrackerMatchesTwin(t *testing.T) {
 	}
 	if w.count.Presumed < 100 {
 		t.Errorf("%d prefills presumed over: the operations do not exercise it", w.count.Presumed)
+	}
+	if w.count.Outlived < 100 {
+		t.Errorf("%d bookings presumed over: the operations do not exercise it", w.count.Outlived)
 	}
 	if w.count.SamplesIgnored < 100 {
 		t.Errorf("%d samples ignored: the operations do not exercise it", w.count.SamplesIgnored)

@@ -93,6 +93,7 @@ func (t *Tracker) Report(id fleet.TargetID, s Sample, now time.Time) (Belief, er
 		return g.belief(true), nil
 	}
 
+	t.surplus(g, &s)
 	if s.SampledAt != 0 {
 		r.sampledAt = s.SampledAt
 	}

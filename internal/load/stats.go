@@ -9,6 +9,8 @@ type Counters struct {
 	Finished, Cancelled, Failed, Expired, GatewayGone, Dropped uint64
 	// Presumed counts prefills that were taken to be over because their time was, no first token having been told.
 	Presumed uint64
+	// Outlived counts bookings that were taken to be over because their time was, no end having been told.
+	Outlived uint64
 	// Late and Unknown count progress events that changed nothing.
 	Late, Unknown uint64
 	// Samples counts load samples accepted, SamplesIgnored those that came after a newer one.

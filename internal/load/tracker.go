@@ -33,7 +33,8 @@ type Tracker struct {
 	bookings map[DecisionID]*booking
 	requests map[string]*booking
 	gateways map[string]*list
-	habits   map[string]float64 // of gateways: see presume.go
+	habits   map[string]habit // of gateways: see presume.go
+	flips    uint64           // how often one has changed
 	leases   list
 	free     *booking // ended ones for reuse, linked through links[byLease].next
 	chosen   uint64   // bookings ever made
@@ -52,6 +53,7 @@ type target struct {
 	bookings list
 	prefills list  // those without a first token, in order
 	turn     int64 // when the first of them could begin, unless it came later
+	ends     ends  // those that will be presumed over
 
 	// Sums over the living bookings.
 	booked     int64
@@ -76,7 +78,7 @@ func New(cfg Config) *Tracker {
 		bookings:     make(map[DecisionID]*booking),
 		requests:     make(map[string]*booking),
 		gateways:     make(map[string]*list),
-		habits:       make(map[string]float64),
+		habits:       make(map[string]habit),
 		leases:       list{which: byLease},
 		meanOutput:   priorOutput,
 		meanUncached: priorUncached,
@@ -185,13 +187,19 @@ func (t *Tracker) amounts(b *Booking) amounts {
 	a := amounts{prompt: within(b.PromptTokens, maxTokens), expected: within(b.ExpectedOutput, t.cfg.MaxExpectedOutput)}
 	a.uncached = within(b.UncachedTokens, int(a.prompt))
 	a.shared = within(b.SharedTokens, int(a.prompt))
-	if b.PrefillSeconds > 0 {
-		a.prefill = int64(math.Round(min(b.PrefillSeconds, maxSeconds) * 1e9))
-	}
+	a.prefill, a.decode = nanos(b.PrefillSeconds), nanos(b.DecodeSeconds)
 	if a.expected == 0 {
 		a.expected = int64(math.Round(min(t.meanOutput, float64(t.cfg.MaxExpectedOutput))))
 	}
 	return a
+}
+
+// nanos reads seconds as a number of nanoseconds in range.
+func nanos(s float64) int64 {
+	if !(s > 0) {
+		return 0
+	}
+	return int64(math.Round(min(s, maxSeconds) * 1e9))
 }
 
 // Living finds the booking of a request that has not ended, for idempotency. The empty RequestID has none.
@@ -253,8 +261,7 @@ func (t *Tracker) enter(g *target, b *booking) {
 	if !b.decoding {
 		g.prefills.pushBack(b)
 	}
-	g.mark(b)
-	g.add(b, 1)
+	g.count(b)
 }
 
 func (g *target) leave(b *booking) {
@@ -262,6 +269,20 @@ func (g *target) leave(b *booking) {
 	if !b.decoding {
 		g.prefills.remove(b)
 	}
+	g.unschedule(b)
+	if !b.over {
+		g.uncount(b)
+	}
+	b.over = false
+}
+
+// count takes a booking into the sums.
+func (g *target) count(b *booking) {
+	g.mark(b)
+	g.add(b, 1)
+}
+
+func (g *target) uncount(b *booking) {
 	g.unmark(b)
 	g.add(b, -1)
 }
@@ -278,9 +299,7 @@ func (g *target) add(b *booking, sign int64) {
 	g.active += sign * a.kv()
 	g.held += sign * a.held()
 	g.toCome += sign * a.toCome()
-	if g.peers != nil {
-		g.peers.note(g)
-	}
+	g.note()
 }
 
 // release ends a booking, whatever the cause.

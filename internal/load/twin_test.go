@@ -21,8 +21,17 @@ type twin struct {
 	output   float64
 	uncached float64
 	count    Counters
-	told     map[string][]bool // by gateway: whether its ended requests had a first token told
-	came     int               // arrivals at targets
+	told     map[string][]news // by gateway: what it did last; see note
+	habits   map[string][2]float64
+	inferred bool // the next end is
+	came     int  // arrivals at targets
+	spoken   int  // news of bookings
+}
+
+// news is what a gateway did about a request.
+type news struct {
+	first, wasFirst bool // a first token came; at the end: it had come
+	ended, wasTold  bool
 }
 
 type twinBooking struct {
@@ -31,7 +40,10 @@ type twinBooking struct {
 	came                 int // number of its arrival at its target
 	output               int
 	made, at, heard      time.Duration
-	nanos                int64
+	order                int // of heard
+	nanos, decode        int64
+	timed, over          bool
+	end                  time.Duration // when it will be over
 	expected             int
 	prompt, fresh, share int
 	marks                Marks
@@ -49,7 +61,7 @@ type twinTarget struct {
 }
 
 func newTwin(cfg Config) *twin {
-	return &twin{cfg: cfg.withDefaults(), targets: map[fleet.TargetID]*twinTarget{}, told: map[string][]bool{}, output: 200, uncached: 512}
+	return &twin{cfg: cfg.withDefaults(), targets: map[fleet.TargetID]*twinTarget{}, told: map[string][]news{}, habits: map[string][2]float64{}, output: 200, uncached: 512}
 }
 
 func (w *twin) find(match func(*twinBooking) bool) *twinBooking {
@@ -88,7 +100,8 @@ func (w *twin) book(b Booking, m Marks) error {
 	if n.marks = m; m.Covered > 0 {
 		n.share = min(m.Covered, n.prompt)
 	}
-	n.nanos = int64(math.Round(max(b.PrefillSeconds, 0) * 1e9))
+	w.renew(n)
+	n.nanos, n.decode = int64(math.Round(max(b.PrefillSeconds, 0)*1e9)), int64(math.Round(max(b.DecodeSeconds, 0)*1e9))
 	n.expected = min(max(b.ExpectedOutput, 0), w.cfg.MaxExpectedOutput)
 	if n.expected == 0 {
 		n.expected = int(math.Round(w.output))
@@ -113,13 +126,28 @@ func (w *twin) dispatched(id DecisionID, to fleet.TargetID, has bool, gateway st
 	}
 	if moves {
 		w.came++
-		b.Target, b.came, b.at, b.first = to, w.came, w.clock, false
+		b.Target, b.came, b.at, b.first, b.timed, b.over = to, w.came, w.clock, false, false, false
 	}
 	if gateway != "" {
 		b.Gateway = gateway
 	}
-	b.sent, b.heard = true, w.clock
+	b.sent = true
+	w.renew(b)
 	return Applied
+}
+
+func (w *twin) renew(b *twinBooking) {
+	w.spoken++
+	b.heard, b.order = w.clock, w.spoken
+}
+
+// schedule says when a booking that decodes since at is over.
+func (w *twin) schedule(b *twinBooking, at time.Duration) {
+	b.timed = b.decode > 0 && !w.tells(b.Gateway).end
+	b.end = at + time.Duration(b.decode)
+	if left := b.expected - b.output; left > 0 {
+		b.end = at + time.Duration(float64(b.decode)*(float64(left)/float64(b.expected)))
+	}
 }
 
 func (w *twin) firstToken(id DecisionID) (Outcome, time.Duration) {
@@ -130,7 +158,10 @@ func (w *twin) firstToken(id DecisionID) (Outcome, time.Duration) {
 	if b.told {
 		return Late, 0
 	}
-	b.first, b.told, b.heard = true, true, w.clock
+	b.first, b.told, b.over = true, true, false
+	w.renew(b)
+	w.note(b, news{first: true})
+	w.schedule(b, w.clock)
 	w.targets[b.Target].turn = w.clock
 	return Applied, w.clock - b.made
 }
@@ -144,8 +175,15 @@ func (w *twin) generating(id DecisionID, out int) Outcome {
 	if out < b.output {
 		return Late
 	}
-	b.output, b.heard = out, w.clock
+	b.output, b.over = out, false
+	w.renew(b)
 	b.first, b.told = b.first || out > 0, b.told || out > 0
+	if out > 0 {
+		w.note(b, news{first: true})
+	}
+	if b.first {
+		w.schedule(b, w.clock)
+	}
 	return Applied
 }
 
@@ -154,30 +192,62 @@ func (w *twin) end(id DecisionID, out int, counter *uint64) Outcome {
 	if b == nil {
 		return Unknown
 	}
-	if counter == &w.count.Finished {
-		w.told[b.Gateway] = append(w.told[b.Gateway], b.told)
+	if counter == &w.count.Finished && !w.inferred {
+		w.note(b, news{ended: true, wasTold: true, first: true, wasFirst: b.told})
 		if o := max(out, b.output); o > 0 {
 			w.output += 0.01 * (float64(o) - w.output)
 		}
+	}
+	if counter != &w.count.Finished && !w.inferred {
+		w.note(b, news{ended: true, wasTold: true})
 	}
 	w.drop(func(o *twinBooking) bool { return o == b })
 	*counter++
 	return Applied
 }
 
-// tells goes through everything a gateway has ever done.
-func (w *twin) tells(gateway string) bool {
-	habit := 1.0
-	for _, told := range w.told[gateway] {
-		v := 0.0
-		if told {
-			v = 1
+// expire drops what nobody has spoken of for a lease, the longest silent first.
+func (w *twin) expire() int {
+	slices.SortFunc(w.bookings, func(a, b *twinBooking) int { return a.order - b.order })
+	return w.drop(func(b *twinBooking) bool {
+		silent := w.clock-b.heard >= w.cfg.Lease
+		if silent {
+			w.note(b, news{ended: true, first: true, wasFirst: b.told})
 		}
-		if habit += 0.2 * (v - habit); habit > 0.99 {
-			habit = 1
+		return silent
+	})
+}
+
+func (w *twin) note(b *twinBooking, n news) { w.told[b.Gateway] = append(w.told[b.Gateway], n) }
+
+// tells goes through everything a gateway has done since it was last asked.
+func (w *twin) tells(gateway string) (is struct{ first, end bool }) {
+	first, end := w.habits[gateway][0], w.habits[gateway][1]
+	lean := func(habit *float64, met bool) {
+		if met {
+			*habit += 0.2 * (1 - *habit)
+		} else {
+			*habit += 0.2 * (0 - *habit)
 		}
 	}
-	return habit >= 0.5
+	for _, n := range w.told[gateway] {
+		switch {
+		case n.first && n.ended && first > 0:
+			lean(&first, n.wasFirst)
+		case n.first && !n.ended && first == 0:
+			first = 1
+		}
+		switch {
+		case n.ended && end > 0:
+			lean(&end, n.wasTold)
+		case n.ended && n.wasTold:
+			end = 1
+		}
+	}
+	delete(w.told, gateway)
+	w.habits[gateway] = [2]float64{first, end}
+	is.first, is.end = first >= 0.5, end >= 0.5
+	return is
 }
 
 // nanos adds up the prefills of a target.
@@ -202,7 +272,7 @@ func (w *twin) begun(id fleet.TargetID) int64 {
 	if b == nil {
 		return 0
 	}
-	had := w.clock.Truncate(10*time.Millisecond) - max(w.targets[id].turn, b.at)
+	had := w.step() - max(w.targets[id].turn, b.at)
 	done := int64(float64(max(had, 0)) / 1.25)
 	if done > b.nanos { // overdue
 		return max(b.nanos-(done-b.nanos), 0)
@@ -210,8 +280,44 @@ func (w *twin) begun(id fleet.TargetID) int64 {
 	return done
 }
 
-// presume looks for the first prefill of a target until it may stay.
+// presume looks for the first prefill of a target until it may stay, and then for bookings that are over.
 func (w *twin) presume(id fleet.TargetID) {
+	w.presumePrefills(id)
+	for _, b := range w.bookings {
+		if b.Target == id && b.timed && b.end <= w.step() {
+			b.timed = false
+			w.outlive(b)
+		}
+	}
+}
+
+func (w *twin) outlive(b *twinBooking) {
+	if b.over = !w.tells(b.Gateway).end; b.over {
+		w.count.Outlived++
+	}
+}
+
+func (w *twin) step() time.Duration { return w.clock.Truncate(10 * time.Millisecond) }
+
+// surplus ends those that will be over soonest where a sample shows fewer than are booked.
+func (w *twin) surplus(id fleet.TargetID, s *Sample) {
+	n := w.own(id).Booked - s.Running.Value - s.Waiting.Value
+	for ; s.Running.Known && s.Waiting.Known && n > 0; n-- {
+		var next *twinBooking
+		for _, b := range w.bookings {
+			if b.Target == id && b.timed && (next == nil || b.end < next.end) {
+				next = b
+			}
+		}
+		if next == nil {
+			return
+		}
+		next.timed = false
+		w.outlive(next)
+	}
+}
+
+func (w *twin) presumePrefills(id fleet.TargetID) {
 	g := w.targets[id]
 	for g != nil {
 		var b *twinBooking
@@ -220,16 +326,17 @@ func (w *twin) presume(id fleet.TargetID) {
 				b = o
 			}
 		}
-		if b == nil || w.tells(b.Gateway) {
+		if b == nil || w.tells(b.Gateway).first {
 			return
 		}
 		begun := max(g.turn, b.at)
 		given := max(time.Duration(float64(b.nanos)*1.25), 10*time.Millisecond)
-		if w.clock < begun+given {
+		if w.step() < begun+given {
 			return
 		}
 		g.turn, b.first = begun+given, true
 		w.count.Presumed++
+		w.schedule(b, g.turn)
 	}
 }
 
@@ -243,8 +350,11 @@ func (w *twin) report(id fleet.TargetID, s Sample) (Belief, error) {
 		return Belief{}, ErrUnknownTarget
 	}
 	w.presume(id)
-	st := w.own(id)
 	ignored := s.SampledAt != 0 && s.SampledAt < g.sampled && w.isFresh(g)
+	if !ignored {
+		w.surplus(id, &s)
+	}
+	st := w.own(id)
 	if ignored {
 		w.count.SamplesIgnored++
 	} else {
@@ -278,7 +388,7 @@ func (w *twin) report(id fleet.TargetID, s Sample) (Belief, error) {
 func (w *twin) marked(id fleet.TargetID, but *twinBooking) float64 {
 	blocks := map[uint64]int{}
 	for _, b := range w.bookings {
-		if b.Target == id && b != but {
+		if b.Target == id && b != but && !b.over {
 			for _, x := range b.marks.Blocks {
 				blocks[x] = b.marks.Tokens
 			}
@@ -324,7 +434,7 @@ func (w *twin) own(id fleet.TargetID) State {
 	var s State
 	var nanos int64
 	for _, b := range w.bookings {
-		if b.Target != id {
+		if b.Target != id || b.over {
 			continue
 		}
 		s.Booked++

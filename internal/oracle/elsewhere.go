@@ -36,7 +36,7 @@ type Booked struct {
 	RequestID   string
 
 	PromptTokens, UncachedTokens, SharedTokens, ExpectedOutput int
-	PrefillSeconds                                             float64
+	PrefillSeconds, DecodeSeconds                              float64
 	// Decoding, ReadTokens and Transfer are the circumstances of its prefill; see load.Note.
 	Decoding, ReadTokens, Transfer float32
 
@@ -64,7 +64,7 @@ func (o *Oracle) tellBooking(b *load.Booking, m *load.Marks, w *fleet.Worker, ra
 	o.told = Booked{
 		Decision: b.ID, Worker: w.Worker, Rank: rank, Incarnation: w.Incarnation, RequestID: b.RequestID,
 		PromptTokens: b.PromptTokens, UncachedTokens: b.UncachedTokens, SharedTokens: b.SharedTokens, ExpectedOutput: b.ExpectedOutput,
-		PrefillSeconds: b.PrefillSeconds, Decoding: b.Note.Decoding, ReadTokens: b.Note.ReadTokens, Transfer: b.Note.Transfer,
+		PrefillSeconds: b.PrefillSeconds, DecodeSeconds: b.DecodeSeconds, Decoding: b.Note.Decoding, ReadTokens: b.Note.ReadTokens, Transfer: b.Note.Transfer,
 		Marks: m.Blocks, MarkTokens: m.Tokens, Covered: m.Covered,
 	}
 	o.teller.Book(&o.told)
@@ -120,7 +120,8 @@ func (o *Oracle) BookElsewhere(all []Booked, now time.Time, errs []error) {
 			err = o.load.BookMarked(load.Booking{
 				ID: b.Decision, Target: id, RequestID: b.RequestID, PromptTokens: b.PromptTokens, UncachedTokens: b.UncachedTokens,
 				SharedTokens: b.SharedTokens, PrefillSeconds: b.PrefillSeconds, ExpectedOutput: b.ExpectedOutput,
-				Note: load.Note{Decoding: b.Decoding, ReadTokens: b.ReadTokens, Transfer: b.Transfer},
+				DecodeSeconds: b.DecodeSeconds,
+				Note:          load.Note{Decoding: b.Decoding, ReadTokens: b.ReadTokens, Transfer: b.Transfer},
 			}, load.Marks{Blocks: b.Marks, Tokens: b.MarkTokens, Covered: b.Covered}, now)
 		}
 		errs[i] = err

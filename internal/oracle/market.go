@@ -26,6 +26,14 @@ func (o *Oracle) prices(r *RouteRequest, busy float64, now time.Time) policy.Pri
 	return m.Prices()
 }
 
+// busy is the share of targets of a model with prefill pending, smoothed. The caller holds deciding.
+func (o *Oracle) busy(model string) float64 {
+	if m := o.markets[model]; m != nil {
+		return m.Busy()
+	}
+	return 0
+}
+
 // indebt tells a request how deep the deepest match is, and what the lack of a copy of that has cost. It returns the name
 // of the debt. What is still being computed leaves none: a copy would not have been there sooner. What is there, and is only not
 // believed in full of a target that does not report, does.

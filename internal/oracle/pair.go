@@ -164,7 +164,8 @@ func (o *Oracle) bookStart(r *RouteRequest, a *Answer, w *work, now time.Time) e
 	b := load.Booking{
 		ID: a.start, Target: c.id, PromptTokens: r.Prompt.Length, UncachedTokens: score.Uncached, SharedTokens: c.shared,
 		PrefillSeconds: c.cost.PrefillTime(score.Uncached, r.Prompt.Length-score.Uncached), ExpectedOutput: 1,
-		Note: note(c, score),
+		DecodeSeconds: c.cost.IterationBase, // none, but it ends: with the first token
+		Note:          note(c, score),
 	}
 	marks := s.mark(p)
 	if err := o.load.BookMarked(b, marks, now); err != nil {
@@ -205,7 +206,7 @@ func (o *Oracle) endStart(id load.DecisionID, now time.Time) {
 	if out, _ := o.load.FirstToken(id, now); out != Applied {
 		return
 	}
-	o.load.Finish(id, 0, now)
+	o.load.Complete(id, now)
 	o.guesses.linger(id, now)
 	o.tellStep(id, FirstToken)
 	o.tellStep(id, Finished)

@@ -95,6 +95,30 @@ func TestPairIsBookedOnBoth(t *testing.T) {
 	}
 }
 
+// TestPairOfASilentGatewayIsOver: of a gateway that tells nothing both bookings count for as long as they are predicted to
+// take. Its first tokens are not ends.
+func TestPairOfASilentGatewayIsOver(t *testing.T) {
+	o, _ := duo(t, Config{}, map[string]fleet.Roles{"p": fleet.Prefill, "d": fleet.Decode}, nil)
+	a := route(t, o, prompt(1, 2, 3), both, t0)
+	for _, step := range []struct {
+		what string
+		in   time.Duration
+		want map[string]int
+	}{
+		{"booked", 0, map[string]int{"p": 1, "d": 1}},
+		{"the prefill is over", 200 * time.Millisecond, map[string]int{"d": 1}},
+		{"the output, too", 30 * time.Second, nil},
+	} {
+		wantInFlight(t, o, step.what, t0.Add(step.in), step.want)
+	}
+	later := t0.Add(31 * time.Second)
+	if out, err := o.Progress(&Event{Decision: a.Decision, Step: FirstToken}, later); out != Applied || err != nil {
+		t.Errorf("first token: %v, %v", out, err)
+	}
+	wantInFlight(t, o, "it had not begun", later, map[string]int{"d": 1})
+	wantInFlight(t, o, "it is over again", later.Add(30*time.Second), nil)
+}
+
 // TestPairGoesWhereItIsHeldAndNear: the start is the one that holds the prompt; of equal ones the one near the end.
 func TestPairGoesWhereItIsHeldAndNear(t *testing.T) {
 	o, streams := duo(t, Config{}, map[string]fleet.Roles{"p1": fleet.Prefill, "p2": fleet.Prefill, "d1": fleet.Decode, "d2": fleet.Decode},

@@ -267,12 +267,13 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 	if !o.isThere(best) {
 		return nil, errLeft
 	}
+	decode := policy.DecodeTime(req, &w.cands[w.choice.Best], o.busy(r.Model))
 	uncached, prefill := score.Uncached, w.cands[w.choice.Best].Cost.PrefillTime(score.Uncached, r.Prompt.Length-score.Uncached)
 	if a.Prefill != nil {
 		if err := o.bookStart(r, a, w, now); err != nil {
 			return nil, err
 		}
-		uncached, prefill = 0, 0
+		uncached, prefill, decode = 0, 0, decode+a.TTFT // its prompt comes when the other has computed it
 	}
 	if !r.IsPair && w.rules.shadow != nil {
 		a.Shadow = o.shadow(*req, w)
@@ -288,7 +289,7 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 	booking := load.Booking{
 		ID: a.Decision, Target: best.id, RequestID: r.RequestID,
 		PromptTokens: r.Prompt.Length, UncachedTokens: uncached, SharedTokens: best.shared, PrefillSeconds: prefill,
-		ExpectedOutput: int(expected), Note: note(best, score),
+		ExpectedOutput: int(expected), DecodeSeconds: decode, Note: note(best, score),
 	}
 	marks := w.mark(p)
 	if err := o.load.BookMarked(booking, marks, now); err != nil {

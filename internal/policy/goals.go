@@ -26,6 +26,19 @@ func TPOT(req *Request, c *Candidate) float64 {
 	return min(step+m.DecodePerKVToken*(kv+own), MaxTerm)
 }
 
+// DecodeTime predicts the time from a request's first token to its end in seconds, where busy is the share of time (0 to 1)
+// in which there is prefill to do: then each token waits for a whole chunk.
+func DecodeTime(req *Request, c *Candidate, busy float64) float64 {
+	m := c.model()
+	busy = within(busy, 1)
+	step := TPOT(req, c)
+	chunk := step + m.PrefillPerToken*float64(m.ChunkTokens)
+	if !(step > 0) {
+		return 0
+	}
+	return min(within(req.ExpectedOutput, maxTokens)/((1-busy)/step+busy/chunk), MaxTerm)
+}
+
 // Prefer puts the candidates that are predicted to reach the goals before the others and keeps the order otherwise: among
 // those that are soon enough the cheapest is best, and where none is the request does not get dearer for it. d ranks all of
 // cands. The reason becomes ReachesGoals if that decided.

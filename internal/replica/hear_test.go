@@ -149,7 +149,7 @@ func TestSpacesPart(t *testing.T) {
 func TestNoticesKeepEverything(t *testing.T) {
 	b := oracle.Booked{
 		Decision: 1, Worker: "w", Rank: 2, Incarnation: 3, RequestID: "r", PromptTokens: 4, UncachedTokens: 5, SharedTokens: 6, ExpectedOutput: 7,
-		PrefillSeconds: 8, Decoding: 9, ReadTokens: 10, Transfer: 11, Marks: []uint64{12, 13}, MarkTokens: 14, Covered: 15,
+		PrefillSeconds: 8, DecodeSeconds: 7.5, Decoding: 9, ReadTokens: 10, Transfer: 11, Marks: []uint64{12, 13}, MarkTokens: 14, Covered: 15,
 	}
 	x := item{booked: b, from: 1, to: 3}
 	x.booked.Marks = nil

@@ -39,7 +39,7 @@ func encodeBooked(b *oracle.Booked, marks []uint64) *replicav1.Booked {
 	return &replicav1.Booked{
 		Decision: uint64(b.Decision), Worker: b.Worker, DpRank: uint32(b.Rank), Incarnation: b.Incarnation, RequestId: b.RequestID,
 		PromptTokens: count32(b.PromptTokens), UncachedTokens: count32(b.UncachedTokens), SharedTokens: count32(b.SharedTokens),
-		ExpectedOutput: count32(b.ExpectedOutput), PrefillSeconds: b.PrefillSeconds,
+		ExpectedOutput: count32(b.ExpectedOutput), PrefillSeconds: b.PrefillSeconds, DecodeSeconds: b.DecodeSeconds,
 		Decoding: b.Decoding, ReadTokens: b.ReadTokens, TransferSeconds: b.Transfer,
 		Marks: marks, MarkTokens: count32(b.MarkTokens), CoveredTokens: count32(b.Covered),
 	}
@@ -47,7 +47,7 @@ func encodeBooked(b *oracle.Booked, marks []uint64) *replicav1.Booked {
 
 // decodeBooked reads one. The oracle brings the numbers into range and looks the names up.
 func decodeBooked(m *replicav1.Booked) (b oracle.Booked, ok bool) {
-	for _, v := range []float64{m.GetPrefillSeconds(), float64(m.GetDecoding()), float64(m.GetReadTokens()), float64(m.GetTransferSeconds())} {
+	for _, v := range []float64{m.GetPrefillSeconds(), m.GetDecodeSeconds(), float64(m.GetDecoding()), float64(m.GetReadTokens()), float64(m.GetTransferSeconds())} {
 		if !(v >= 0 && v < math.MaxFloat32) {
 			return oracle.Booked{}, false
 		}
@@ -59,7 +59,8 @@ func decodeBooked(m *replicav1.Booked) (b oracle.Booked, ok bool) {
 		Decision: oracle.DecisionID(m.GetDecision()), Worker: m.GetWorker(), Rank: int(m.GetDpRank()), Incarnation: m.GetIncarnation(),
 		RequestID: m.GetRequestId(), PromptTokens: int(m.GetPromptTokens()), UncachedTokens: int(m.GetUncachedTokens()),
 		SharedTokens: int(m.GetSharedTokens()), ExpectedOutput: int(m.GetExpectedOutput()), PrefillSeconds: m.GetPrefillSeconds(),
-		Decoding: m.GetDecoding(), ReadTokens: m.GetReadTokens(), Transfer: m.GetTransferSeconds(),
+		DecodeSeconds: m.GetDecodeSeconds(),
+		Decoding:      m.GetDecoding(), ReadTokens: m.GetReadTokens(), Transfer: m.GetTransferSeconds(),
 		Marks: m.GetMarks(), MarkTokens: int(m.GetMarkTokens()), Covered: int(m.GetCoveredTokens()),
 	}, true
 }

@@ -18,7 +18,7 @@ type gauges struct {
 	engineHashes, approximate, text, guesses              metric.Int64ObservableGauge
 	bookings, gateways, queued                            metric.Int64ObservableGauge
 	evicted, refound, forgone, workerCached               metric.Int64ObservableCounter
-	learned, unlearned, presumed                          metric.Int64ObservableGauge
+	learned, unlearned, presumed, outlived                metric.Int64ObservableGauge
 }
 
 func newGauges(b *builder) gauges {
@@ -46,13 +46,14 @@ func newGauges(b *builder) gauges {
 		learned:      b.gauge(mLearned),
 		unlearned:    b.gauge(mUnlearned),
 		presumed:     b.gauge(mPresumed),
+		outlived:     b.gauge(mOutlived),
 	}
 }
 
 func (g *gauges) all() []metric.Observable {
 	return []metric.Observable{
 		g.workers, g.targets, g.modelTargets, g.ledgers, g.holderBlocks, g.distinct, g.orphans, g.reclaimable,
-		g.unmatched, g.engineHashes, g.guesses, g.bookings, g.gateways, g.queued, g.learned, g.unlearned, g.presumed,
+		g.unmatched, g.engineHashes, g.guesses, g.bookings, g.gateways, g.queued, g.learned, g.unlearned, g.presumed, g.outlived,
 		g.evicted, g.refound, g.approximate, g.text, g.forgone, g.workerCached,
 	}
 }
@@ -104,4 +105,5 @@ func (g *gauges) observe(o metric.Observer, s *oracle.Stats) {
 	o.ObserveInt64(g.learned, int64(s.Learn.Samples))
 	o.ObserveInt64(g.unlearned, int64(s.Learn.Refused))
 	o.ObserveInt64(g.presumed, int64(s.Load.Presumed))
+	o.ObserveInt64(g.outlived, int64(s.Load.Outlived))
 }

@@ -105,6 +105,7 @@ const (
 	mLearned        = "kvoracle.learn.prefills"
 	mUnlearned      = "kvoracle.learn.refused"
 	mPresumed       = "kvoracle.prefills.presumed"
+	mOutlived       = "kvoracle.bookings.presumed"
 
 	mReplicas      = "kvoracle.replication.replicas"
 	mLogBehind     = "kvoracle.replication.behind"
@@ -227,5 +228,6 @@ func Instruments() []Instrument {
 		{mLearned, Gauge, "{prefill}", "Prefills that costs were learned from since the start.", nil, nil},
 		{mUnlearned, Gauge, "{prefill}", "Prefills with times that cannot be, from which nothing was learned, since the start.", nil, nil},
 		{mPresumed, Gauge, "{prefill}", "Prefills taken to be over by the clock, of gateways that tell no first tokens, since the start.", nil, nil},
+		{mOutlived, Gauge, "{booking}", "Bookings taken to be over by the clock, of gateways that tell no ends, since the start.", nil, nil},
 	}
 }

@@ -157,7 +157,7 @@ func TestGaugesShowStats(t *testing.T) {
 	s := oracle.Stats{
 		Index: index.Stats{Ledgers: 1, HolderBlocks: 2, DistinctBlocks: 3, Orphans: 4, Reclaimable: 5}, Guesses: 6, Names: 13, Waiting: 18, Unmatched: 24,
 		Evicted: 13, Refound: 14, Forgone: 15, Approx: index.Stats{HolderBlocks: 16}, Text: index.Stats{HolderBlocks: 17},
-		Load: load.Stats{Bookings: 7, Gateways: 8, Counters: load.Counters{Presumed: 14}}, Model: map[string][2]int{"a": {1, 3}, "b": {0, 2}},
+		Load: load.Stats{Bookings: 7, Gateways: 8, Counters: load.Counters{Presumed: 14, Outlived: 114}}, Model: map[string][2]int{"a": {1, 3}, "b": {0, 2}},
 		Outcomes: map[string]oracle.Outcomes{"w": {Matched: 25, Cached: 26}},
 	}
 	s.Learn.Samples, s.Learn.Refused = 15, 16
@@ -171,7 +171,7 @@ func TestGaugesShowStats(t *testing.T) {
 		"kvoracle.index.evicted": 13, "kvoracle.index.refound": 14, "kvoracle.guesses.forgone": 15, "kvoracle.approximate.blocks": 16, "kvoracle.text.blocks": 17,
 		"kvoracle.targets{confidence=partial}": 0, "kvoracle.targets{confidence=approximate}": 0,
 		"kvoracle.index.reclaimable": 5, "kvoracle.guesses": 6, "kvoracle.engine_hashes": 13, "kvoracle.targets.unmatched": 24, "kvoracle.bookings": 7, "kvoracle.gateways": 8, "kvoracle.queue.depth": 18,
-		"kvoracle.learn.prefills": 15, "kvoracle.learn.refused": 16, "kvoracle.prefills.presumed": 14,
+		"kvoracle.learn.prefills": 15, "kvoracle.learn.refused": 16, "kvoracle.prefills.presumed": 14, "kvoracle.bookings.presumed": 114,
 		"kvoracle.workers{state=ready}": 9, "kvoracle.workers{state=draining}": 0, "kvoracle.workers{state=lost}": 10,
 		"kvoracle.targets{confidence=fresh}": 11, "kvoracle.targets{confidence=stale}": 12,
 		"kvoracle.targets{confidence=warming}": 0, "kvoracle.targets{confidence=silent}": 0,

@@ -890,6 +890,8 @@ type Booked struct {
 	MarkTokens uint32 `protobuf:"varint,15,opt,name=mark_tokens,json=markTokens,proto3" json:"mark_tokens,omitempty"`
 	// Tokens of the prompt that all of them stand for.
 	CoveredTokens uint32 `protobuf:"varint,16,opt,name=covered_tokens,json=coveredTokens,proto3" json:"covered_tokens,omitempty"`
+	// Estimated time from the first token to the end, in seconds; 0: not known.
+	DecodeSeconds float64 `protobuf:"fixed64,17,opt,name=decode_seconds,json=decodeSeconds,proto3" json:"decode_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1032,6 +1034,13 @@ func (x *Booked) GetMarkTokens() uint32 {
 func (x *Booked) GetCoveredTokens() uint32 {
 	if x != nil {
 		return x.CoveredTokens
+	}
+	return 0
+}
+
+func (x *Booked) GetDecodeSeconds() float64 {
+	if x != nil {
+		return x.DecodeSeconds
 	}
 	return 0
 }
@@ -1354,7 +1363,7 @@ const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\astepped\x18\x02 \x01(\v2\x1c.kvoracle.replica.v1.SteppedH\x00R\astepped\x128\n" +
 	"\asampled\x18\x03 \x01(\v2\x1c.kvoracle.replica.v1.SampledH\x00R\asampled\x128\n" +
 	"\agateway\x18\x04 \x01(\v2\x1c.kvoracle.replica.v1.GatewayH\x00R\agatewayB\x06\n" +
-	"\x04what\"\xa1\x04\n" +
+	"\x04what\"\xc8\x04\n" +
 	"\x06Booked\x12\x1a\n" +
 	"\bdecision\x18\x01 \x01(\x06R\bdecision\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x17\n" +
@@ -1375,7 +1384,8 @@ const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\x05marks\x18\x0e \x03(\x06R\x05marks\x12\x1f\n" +
 	"\vmark_tokens\x18\x0f \x01(\rR\n" +
 	"markTokens\x12%\n" +
-	"\x0ecovered_tokens\x18\x10 \x01(\rR\rcoveredTokens\"\xc8\x02\n" +
+	"\x0ecovered_tokens\x18\x10 \x01(\rR\rcoveredTokens\x12%\n" +
+	"\x0edecode_seconds\x18\x11 \x01(\x01R\rdecodeSeconds\"\xc8\x02\n" +
 	"\aStepped\x12\x1a\n" +
 	"\bdecision\x18\x01 \x01(\x06R\bdecision\x12-\n" +
 	"\x04step\x18\x02 \x01(\x0e2\x19.kvoracle.replica.v1.StepR\x04step\x12\x18\n" +
