@@ -314,7 +314,7 @@ $(PROXIES)/.ready:
 
 .PHONY: check
 check: check-words check-fmt check-proto check-breaking check-generate check-tidy check-vet
-check: check-fix check-lint ## Run every check below
+check: check-fix check-lint check-deploy ## Run every check below
 
 .PHONY: check-words
 check-words: ## No left-over marks in code, no paths of somebody's machine anywhere
@@ -399,3 +399,8 @@ check-fix: ## Code uses today's idioms, as go fix knows them
 check-lint: ## Linters, and the import table of .golangci.yml
 	$(step)
 	$(GOLANGCI) run --allow-serial-runners ./...
+
+.PHONY: check-deploy
+check-deploy: ## The chart by Helm, the kustomization by Kustomize, rules and dashboards by Prometheus's parser
+	$(step)
+	go -C tools/deploy test -count=1 ./...
