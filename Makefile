@@ -230,7 +230,6 @@ STORMS ?= 20000
 soak: ## Compare the index with its naive twin for SOAK (default 10m), then weather STORMS storms of reports
 	KVORACLE_SOAK='$(SOAK)' go test -v -run='^TestMillionOperationsEqualTwin$$' -count=1 -timeout=0 ./internal/index/ 2>&1 | awk '!/seed=|seed [0-9]/ || /FAIL|random_test|script_test/'
 	go test -count=1 -timeout=0 -run='^TestStorm$$' ./internal/storm/ -storms='$(STORMS)'
-	go test -tags=soak -count=1 -timeout=20m -run='^TestBrokerRestarts$$' ./internal/replica/
 
 # NGINX and HAProxy as Debian builds them, unpacked: nothing is installed, and no daemon is started.
 PROXIES := .cache/e2e/proxies

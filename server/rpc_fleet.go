@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/replica"
 	"github.com/kvoracle/kvoracle/internal/wire"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -39,7 +40,8 @@ func (f *fleetService) RegisterWorker(ctx context.Context, m *kvoraclev1.Registe
 	if err := f.s.warm.wait(ctx); err != nil {
 		return nil, toStatus(err)
 	}
-	if _, err := f.s.oracle.Register(spec, time.Now()); err != nil {
+	f.s.replica.Do(replica.Register, spec.Worker, m.GetSpec(), func() { _, err = f.s.oracle.Register(spec, time.Now()) })
+	if err != nil {
 		return nil, toStatus(err)
 	}
 	f.s.warm.changed()
@@ -109,6 +111,16 @@ func unservedRPC(name string) error {
 	return toStatus(oracle.Fault(oracle.Unserved, oracle.ReasonFieldUnserved, name, "", "is not served yet"))
 }
 
+// do does what an operator wants of a worker that is known, here by apply and at all other replicas.
+func (f *fleetService) do(a replica.Action, worker string, apply func() error) error {
+	if _, err := f.s.oracle.Worker(worker, time.Now()); err != nil {
+		return err
+	}
+	var err error
+	f.s.replica.Do(a, worker, nil, func() { err = apply() })
+	return err
+}
+
 // DrainWorker implements FleetService.
 func (f *fleetService) DrainWorker(ctx context.Context, m *kvoraclev1.DrainWorkerRequest) (*kvoraclev1.DrainWorkerResponse, error) {
 	if err := wire.WorkerName(m.GetWorkerId()); err != nil {
@@ -117,7 +129,14 @@ func (f *fleetService) DrainWorker(ctx context.Context, m *kvoraclev1.DrainWorke
 	if err := f.s.warm.wait(ctx); err != nil {
 		return nil, toStatus(err)
 	}
-	if _, err := f.s.oracle.Drain(m.GetWorkerId(), !m.GetUndo()); err != nil {
+	action := replica.Drain
+	if m.GetUndo() {
+		action = replica.Undrain
+	}
+	if err := f.do(action, m.GetWorkerId(), func() (err error) {
+		_, err = f.s.oracle.Drain(m.GetWorkerId(), !m.GetUndo())
+		return err
+	}); err != nil {
 		return nil, toStatus(err)
 	}
 	f.s.warm.changed()
@@ -133,8 +152,11 @@ func (f *fleetService) RemoveWorker(ctx context.Context, m *kvoraclev1.RemoveWor
 	if err := f.s.warm.wait(ctx); err != nil {
 		return nil, toStatus(err)
 	}
-	blocks, bookings, err := f.s.oracle.Remove(m.GetWorkerId())
-	if err != nil {
+	var blocks, bookings int
+	if err := f.do(replica.Remove, m.GetWorkerId(), func() (err error) {
+		blocks, bookings, err = f.s.oracle.Remove(m.GetWorkerId())
+		return err
+	}); err != nil {
 		return nil, toStatus(err)
 	}
 	f.s.warm.changed()
@@ -149,8 +171,11 @@ func (f *fleetService) InvalidateWorker(ctx context.Context, m *kvoraclev1.Inval
 	if err := f.s.warm.wait(ctx); err != nil {
 		return nil, toStatus(err)
 	}
-	blocks, err := f.s.oracle.Invalidate(m.GetWorkerId())
-	if err != nil {
+	blocks := 0
+	if err := f.do(replica.Invalidate, m.GetWorkerId(), func() (err error) {
+		blocks, err = f.s.oracle.Invalidate(m.GetWorkerId())
+		return err
+	}); err != nil {
 		return nil, toStatus(err)
 	}
 	f.s.warm.changed()

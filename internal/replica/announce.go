@@ -53,8 +53,8 @@ func (n *Node) announceOnce(ctx context.Context, c *oracle.Contents) {
 		}
 	}
 	n.mu.Unlock()
-	failed := false
-	position := uint64(0)
+	position, ok := n.pay(len(answers) > 0)
+	failed := !ok
 	for _, s := range due {
 		if ctx.Err() != nil {
 			return

@@ -49,7 +49,7 @@ func decodeEntry(b []byte) (*replicav1.Entry, error) {
 		return nil, bad("number", 0)
 	case len(e.GetWorker()) < 1 || len(e.GetWorker()) > maxWorker:
 		return nil, bad("worker", strconv.Itoa(len(e.GetWorker()))+" bytes")
-	case e.GetDpRank() >= maxRanks:
+	case e.GetDpRank() >= maxRanks && (e.GetAction() == 0 || e.GetDpRank() != actsRank), e.GetAction() != 0 && e.GetDpRank() != actsRank:
 		return nil, bad("dp_rank", e.GetDpRank())
 	case e.GetClaim() == 0 && e.GetNumber() != 1:
 		return nil, bad("claim", 0)
@@ -66,6 +66,15 @@ func decodeRequest(b []byte) (*kvoraclev1.ReportBlocksRequest, error) {
 	m := &kvoraclev1.ReportBlocksRequest{}
 	if err := proto.Unmarshal(b, m); err != nil {
 		return nil, errors.New("replica: entry.request: not a message")
+	}
+	return m, nil
+}
+
+// decodeWorker reads a worker that was registered by hand.
+func decodeWorker(b []byte) (*kvoraclev1.WorkerSpec, error) {
+	m := &kvoraclev1.WorkerSpec{}
+	if err := proto.Unmarshal(b, m); err != nil {
+		return nil, errors.New("replica: entry.request: not a worker")
 	}
 	return m, nil
 }

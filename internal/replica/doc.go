@@ -29,6 +29,8 @@
 // What comes from the log is trusted as far as a reporter is: it is decoded by the same code, bounded in size and number,
 // and refused with a counter.
 //
+// What operators do (act.go) goes by the log, too, since nobody says it again: it is done everywhere at its place there.
+//
 // Load goes another way, by core NATS (tell.go, hear.go): it must be there soon, and what is lost ends by itself. Every replica
 // has every booking, whoever made it, under the id that its maker gave it; ids of two replicas are of two spaces. Whoever
 // hears a step from its gateway tells it to all; what comes from others is applied and not told again. So

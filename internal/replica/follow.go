@@ -185,6 +185,10 @@ func (n *Node) take(info *jetstream.StreamInfo) (from uint64) {
 		for s := range n.streams {
 			s.void()
 		}
+		for worker, w := range n.acts.wishes {
+			w.position = 0
+			n.acts.wishes[worker] = w
+		}
 	}
 	return n.position + 1
 }

@@ -53,6 +53,7 @@ type Node struct {
 	mistrust bool        // other replicas' targets are not trusted
 	closed   int         // streams that are over and have not said so
 	gateways map[string]*here
+	acts     acts
 }
 
 // origin is another replica.
@@ -71,6 +72,7 @@ func New(cfg Config, o *oracle.Oracle, log *slog.Logger) (*Node, error) {
 		readers: make(chan struct{}), rescan: make(chan struct{}, 1), todo: make(chan struct{}, 1),
 		targets: make(map[key]*target), streams: make(map[*Stream]struct{}), sessions: make(map[uint64]*Stream), late: make(map[key]*Stream),
 		origins: make(map[string]*origin), gateways: make(map[string]*here),
+		acts: acts{running: make(map[uint64]*act), wishes: make(map[string]wish)},
 		told: told{wake: make(chan struct{}, 1)}, heard: newHeard(),
 		cutAt: time.Now(),
 	}

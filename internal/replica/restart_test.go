@@ -1,10 +1,8 @@
-//go:build soak
-
 package replica
 
 import "testing"
 
-// NATS ends and comes back, with its log and without. It took minutes here, so it is not among the tests of every day.
+// NATS ends and comes back, with its log and without.
 func TestBrokerRestarts(t *testing.T) {
 	b := newBroker(t)
 	peers, engines := trio(t, b, 3)

@@ -142,6 +142,9 @@ func (s *Stream) Begin(session *oracle.BlockSession) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.session = session
+	s.n.mu.Lock()
+	s.n.wanted(s.key.worker)
+	s.n.mu.Unlock()
 	if s.isBroken.Load() {
 		wake(s.n.todo)
 		return

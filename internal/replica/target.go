@@ -55,6 +55,10 @@ func (n *Node) apply(data []byte, at uint64, now time.Time) {
 		}
 		return
 	}
+	if e.GetAction() != 0 {
+		n.act(e, at)
+		return
+	}
 	t := n.target(key{e.GetWorker(), e.GetDpRank()})
 	if t == nil {
 		n.count.refused.Add(1)
@@ -261,6 +265,7 @@ func (n *Node) open(t *target, e *replicav1.Entry, m *kvoraclev1.ReportBlocksReq
 		n.restore(t)
 		return false
 	}
+	n.wanted(t.key.worker)
 	t.rival = nil
 	t.hello, t.session, t.applier = hello, session, wire.NewApplier(hello, session, n.cfg.Seed)
 	if n.mistrust {

@@ -25,6 +25,71 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Action is what an operator does.
+type Action int32
+
+const (
+	// Nothing: the entry is a message.
+	Action_ACTION_UNSPECIFIED Action = 0
+	// The worker gets no new requests.
+	Action_ACTION_DRAIN Action = 1
+	// It gets some again.
+	Action_ACTION_UNDRAIN Action = 2
+	// It is forgotten.
+	Action_ACTION_REMOVE Action = 3
+	// What is believed of its cache is dropped.
+	Action_ACTION_INVALIDATE Action = 4
+	// It is known without reporting by itself.
+	Action_ACTION_REGISTER Action = 5
+)
+
+// Enum value maps for Action.
+var (
+	Action_name = map[int32]string{
+		0: "ACTION_UNSPECIFIED",
+		1: "ACTION_DRAIN",
+		2: "ACTION_UNDRAIN",
+		3: "ACTION_REMOVE",
+		4: "ACTION_INVALIDATE",
+		5: "ACTION_REGISTER",
+	}
+	Action_value = map[string]int32{
+		"ACTION_UNSPECIFIED": 0,
+		"ACTION_DRAIN":       1,
+		"ACTION_UNDRAIN":     2,
+		"ACTION_REMOVE":      3,
+		"ACTION_INVALIDATE":  4,
+		"ACTION_REGISTER":    5,
+	}
+)
+
+func (x Action) Enum() *Action {
+	p := new(Action)
+	*p = x
+	return p
+}
+
+func (x Action) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Action) Descriptor() protoreflect.EnumDescriptor {
+	return file_kvoracle_replica_v1_replica_proto_enumTypes[0].Descriptor()
+}
+
+func (Action) Type() protoreflect.EnumType {
+	return &file_kvoracle_replica_v1_replica_proto_enumTypes[0]
+}
+
+func (x Action) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Action.Descriptor instead.
+func (Action) EnumDescriptor() ([]byte, []int) {
+	return file_kvoracle_replica_v1_replica_proto_rawDescGZIP(), []int{0}
+}
+
 // Step is what happened to a request.
 type Step int32
 
@@ -78,11 +143,11 @@ func (x Step) String() string {
 }
 
 func (Step) Descriptor() protoreflect.EnumDescriptor {
-	return file_kvoracle_replica_v1_replica_proto_enumTypes[0].Descriptor()
+	return file_kvoracle_replica_v1_replica_proto_enumTypes[1].Descriptor()
 }
 
 func (Step) Type() protoreflect.EnumType {
-	return &file_kvoracle_replica_v1_replica_proto_enumTypes[0]
+	return &file_kvoracle_replica_v1_replica_proto_enumTypes[1]
 }
 
 func (x Step) Number() protoreflect.EnumNumber {
@@ -91,7 +156,7 @@ func (x Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Step.Descriptor instead.
 func (Step) EnumDescriptor() ([]byte, []int) {
-	return file_kvoracle_replica_v1_replica_proto_rawDescGZIP(), []int{0}
+	return file_kvoracle_replica_v1_replica_proto_rawDescGZIP(), []int{1}
 }
 
 // Entry is one message in the log. Entries of one target come in the log's order, and those of one session are numbered.
@@ -125,6 +190,9 @@ type Entry struct {
 	End bool `protobuf:"varint,12,opt,name=end,proto3" json:"end,omitempty"`
 	// When the log was made in which claim is a position, in Unix nanoseconds; 0 with claim. In another log the entry is void.
 	Log uint64 `protobuf:"fixed64,14,opt,name=log,proto3" json:"log,omitempty"`
+	// What an operator did to the worker, instead of a message: then dp_rank is 2^31, the session names the action, request is
+	// the kvoracle.v1.WorkerSpec to register, and announced says again what was done at claim.
+	Action Action `protobuf:"varint,15,opt,name=action,proto3,enum=kvoracle.replica.v1.Action" json:"action,omitempty"`
 	// What had been told and given up at the memory limit before a snapshot was taken; only with its begin. By tier.
 	Lost          []*TierDigest `protobuf:"bytes,13,rep,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -250,6 +318,13 @@ func (x *Entry) GetLog() uint64 {
 		return x.Log
 	}
 	return 0
+}
+
+func (x *Entry) GetAction() Action {
+	if x != nil {
+		return x.Action
+	}
+	return Action_ACTION_UNSPECIFIED
 }
 
 func (x *Entry) GetLost() []*TierDigest {
@@ -1305,7 +1380,7 @@ var File_kvoracle_replica_v1_replica_proto protoreflect.FileDescriptor
 
 const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\n" +
-	"!kvoracle/replica/v1/replica.proto\x12\x13kvoracle.replica.v1\x1a\x1dkvoracle/v1/report_load.proto\"\x86\x03\n" +
+	"!kvoracle/replica/v1/replica.proto\x12\x13kvoracle.replica.v1\x1a\x1dkvoracle/v1/report_load.proto\"\xbb\x03\n" +
 	"\x05Entry\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12\x18\n" +
@@ -1321,6 +1396,7 @@ const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\x05after\x18\v \x01(\v2\x1d.kvoracle.replica.v1.StandingR\x05after\x12\x10\n" +
 	"\x03end\x18\f \x01(\bR\x03end\x12\x10\n" +
 	"\x03log\x18\x0e \x01(\x06R\x03log\x123\n" +
+	"\x06action\x18\x0f \x01(\x0e2\x1b.kvoracle.replica.v1.ActionR\x06action\x123\n" +
 	"\x04lost\x18\r \x03(\v2\x1f.kvoracle.replica.v1.TierDigestR\x04lost\"\xb6\x01\n" +
 	"\bStanding\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x12\x1a\n" +
@@ -1405,7 +1481,14 @@ const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\aGateway\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x16\n" +
-	"\x06closed\x18\x03 \x01(\bR\x06closed*\x94\x01\n" +
+	"\x06closed\x18\x03 \x01(\bR\x06closed*\x85\x01\n" +
+	"\x06Action\x12\x16\n" +
+	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fACTION_DRAIN\x10\x01\x12\x12\n" +
+	"\x0eACTION_UNDRAIN\x10\x02\x12\x11\n" +
+	"\rACTION_REMOVE\x10\x03\x12\x15\n" +
+	"\x11ACTION_INVALIDATE\x10\x04\x12\x13\n" +
+	"\x0fACTION_REGISTER\x10\x05*\x94\x01\n" +
 	"\x04Step\x12\x14\n" +
 	"\x10STEP_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSTEP_DISPATCHED\x10\x01\x12\x14\n" +
@@ -1428,40 +1511,42 @@ func file_kvoracle_replica_v1_replica_proto_rawDescGZIP() []byte {
 	return file_kvoracle_replica_v1_replica_proto_rawDescData
 }
 
-var file_kvoracle_replica_v1_replica_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_kvoracle_replica_v1_replica_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_kvoracle_replica_v1_replica_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_kvoracle_replica_v1_replica_proto_goTypes = []any{
-	(Step)(0),             // 0: kvoracle.replica.v1.Step
-	(*Entry)(nil),         // 1: kvoracle.replica.v1.Entry
-	(*Standing)(nil),      // 2: kvoracle.replica.v1.Standing
-	(*TierDigest)(nil),    // 3: kvoracle.replica.v1.TierDigest
-	(*Beat)(nil),          // 4: kvoracle.replica.v1.Beat
-	(*Ask)(nil),           // 5: kvoracle.replica.v1.Ask
-	(*Answer)(nil),        // 6: kvoracle.replica.v1.Answer
-	(*Notices)(nil),       // 7: kvoracle.replica.v1.Notices
-	(*Notice)(nil),        // 8: kvoracle.replica.v1.Notice
-	(*Booked)(nil),        // 9: kvoracle.replica.v1.Booked
-	(*Stepped)(nil),       // 10: kvoracle.replica.v1.Stepped
-	(*Sampled)(nil),       // 11: kvoracle.replica.v1.Sampled
-	(*Gateway)(nil),       // 12: kvoracle.replica.v1.Gateway
-	(*v1.LoadSample)(nil), // 13: kvoracle.v1.LoadSample
+	(Action)(0),           // 0: kvoracle.replica.v1.Action
+	(Step)(0),             // 1: kvoracle.replica.v1.Step
+	(*Entry)(nil),         // 2: kvoracle.replica.v1.Entry
+	(*Standing)(nil),      // 3: kvoracle.replica.v1.Standing
+	(*TierDigest)(nil),    // 4: kvoracle.replica.v1.TierDigest
+	(*Beat)(nil),          // 5: kvoracle.replica.v1.Beat
+	(*Ask)(nil),           // 6: kvoracle.replica.v1.Ask
+	(*Answer)(nil),        // 7: kvoracle.replica.v1.Answer
+	(*Notices)(nil),       // 8: kvoracle.replica.v1.Notices
+	(*Notice)(nil),        // 9: kvoracle.replica.v1.Notice
+	(*Booked)(nil),        // 10: kvoracle.replica.v1.Booked
+	(*Stepped)(nil),       // 11: kvoracle.replica.v1.Stepped
+	(*Sampled)(nil),       // 12: kvoracle.replica.v1.Sampled
+	(*Gateway)(nil),       // 13: kvoracle.replica.v1.Gateway
+	(*v1.LoadSample)(nil), // 14: kvoracle.v1.LoadSample
 }
 var file_kvoracle_replica_v1_replica_proto_depIdxs = []int32{
-	2,  // 0: kvoracle.replica.v1.Entry.after:type_name -> kvoracle.replica.v1.Standing
-	3,  // 1: kvoracle.replica.v1.Entry.lost:type_name -> kvoracle.replica.v1.TierDigest
-	3,  // 2: kvoracle.replica.v1.Standing.digests:type_name -> kvoracle.replica.v1.TierDigest
-	8,  // 3: kvoracle.replica.v1.Notices.notices:type_name -> kvoracle.replica.v1.Notice
-	9,  // 4: kvoracle.replica.v1.Notice.booked:type_name -> kvoracle.replica.v1.Booked
-	10, // 5: kvoracle.replica.v1.Notice.stepped:type_name -> kvoracle.replica.v1.Stepped
-	11, // 6: kvoracle.replica.v1.Notice.sampled:type_name -> kvoracle.replica.v1.Sampled
-	12, // 7: kvoracle.replica.v1.Notice.gateway:type_name -> kvoracle.replica.v1.Gateway
-	0,  // 8: kvoracle.replica.v1.Stepped.step:type_name -> kvoracle.replica.v1.Step
-	13, // 9: kvoracle.replica.v1.Sampled.sample:type_name -> kvoracle.v1.LoadSample
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	3,  // 0: kvoracle.replica.v1.Entry.after:type_name -> kvoracle.replica.v1.Standing
+	0,  // 1: kvoracle.replica.v1.Entry.action:type_name -> kvoracle.replica.v1.Action
+	4,  // 2: kvoracle.replica.v1.Entry.lost:type_name -> kvoracle.replica.v1.TierDigest
+	4,  // 3: kvoracle.replica.v1.Standing.digests:type_name -> kvoracle.replica.v1.TierDigest
+	9,  // 4: kvoracle.replica.v1.Notices.notices:type_name -> kvoracle.replica.v1.Notice
+	10, // 5: kvoracle.replica.v1.Notice.booked:type_name -> kvoracle.replica.v1.Booked
+	11, // 6: kvoracle.replica.v1.Notice.stepped:type_name -> kvoracle.replica.v1.Stepped
+	12, // 7: kvoracle.replica.v1.Notice.sampled:type_name -> kvoracle.replica.v1.Sampled
+	13, // 8: kvoracle.replica.v1.Notice.gateway:type_name -> kvoracle.replica.v1.Gateway
+	1,  // 9: kvoracle.replica.v1.Stepped.step:type_name -> kvoracle.replica.v1.Step
+	14, // 10: kvoracle.replica.v1.Sampled.sample:type_name -> kvoracle.v1.LoadSample
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_kvoracle_replica_v1_replica_proto_init() }
@@ -1481,7 +1566,7 @@ func file_kvoracle_replica_v1_replica_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvoracle_replica_v1_replica_proto_rawDesc), len(file_kvoracle_replica_v1_replica_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
