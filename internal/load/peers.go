@@ -13,6 +13,9 @@ import (
 //
 //	what Changes has given, newest of each = StatesAmong(all, all), but for the age of reports
 //
+// Of most targets that wait only the clock has moved, in each of its steps of all of them at once: of those no more is said
+// than what that changes.
+//
 // What is done to a target notes it at once. What time alone does is looked for when Changes is called: a report that has
 // become too old to be believed, prefills that are worked off by the clock (presume.go), and with the reports that are
 // believed what is imputed to the others.
@@ -21,6 +24,7 @@ type Peers struct {
 	ids     []fleet.TargetID
 	changed []fleet.TargetID // each once, unless it was dropped and is another's now
 	waiting []fleet.TargetID // those with a request without a first token or with one that will be presumed over, in no order
+	moved   []fleet.TargetID // scratch: of those, whose prefill was worked off
 	worked  int64            // the clock's step to which they were worked off
 	flips   uint64           // the tracker's at that time
 
@@ -73,9 +77,24 @@ func (t *Tracker) Touch(id fleet.TargetID) {
 	}
 }
 
-// Changes gives the targets whose state is not what it was when it was last given, and their states now, states[i] of
-// ids[i]. It overwrites both and allocates only when they lack capacity.
-func (p *Peers) Changes(now time.Time, ids []fleet.TargetID, states []State) ([]fleet.TargetID, []State) {
+// News is what Changes gives. The caller owns it and may use it again.
+type News struct {
+	// IDs are the targets whose state is not what it was when it was last given, States their states now: States[i] of IDs[i].
+	IDs    []fleet.TargetID
+	States []State
+	// Moved are those of which nothing changed but what is pending, since it was worked off by the clock. They are not in IDs.
+	Moved []Moved
+}
+
+// Moved is a target with its State.PendingPrefillSeconds now.
+type Moved struct {
+	ID                    fleet.TargetID
+	PendingPrefillSeconds float64
+}
+
+// Changes gives the targets whose state is not what it was when it was last given. It overwrites all of n and allocates only
+// when that lacks capacity.
+func (p *Peers) Changes(now time.Time, n *News) {
 	t := p.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +103,12 @@ func (p *Peers) Changes(now time.Time, ids []fleet.TargetID, states []State) ([]
 	p.age()
 	p.impute()
 
-	ids, states = ids[:0], states[:0]
+	n.IDs, n.States, n.Moved = n.IDs[:0], n.States[:0], n.Moved[:0]
+	for _, id := range p.moved {
+		if g := t.target(id); !g.noted {
+			n.Moved = append(n.Moved, Moved{id, t.pendingSeconds(g, t.external(g, &p.missing))})
+		}
+	}
 	for _, id := range p.changed {
 		g := t.target(id)
 		if g == nil || g.peers != p || !g.noted {
@@ -92,11 +116,10 @@ func (p *Peers) Changes(now time.Time, ids []fleet.TargetID, states []State) ([]
 		}
 		t.presume(g)
 		g.noted = false
-		ids, states = append(ids, id), append(states, State{})
-		t.read(g, p.anyTold, &p.missing, &states[len(states)-1])
+		n.IDs, n.States = append(n.IDs, id), append(n.States, State{})
+		t.read(g, p.anyTold, &p.missing, &n.States[len(n.States)-1])
 	}
 	p.changed = p.changed[:0]
-	return ids, states
 }
 
 // note says that it has changed to whoever follows it.
@@ -178,6 +201,7 @@ func (p *Peers) count(s said, n int) {
 // workOff moves the prefills that are worked off by the clock, once in each of its steps.
 func (p *Peers) workOff() {
 	t := p.t
+	p.moved = p.moved[:0]
 	moved, flipped := t.step() != p.worked, t.flips != p.flips
 	if p.worked, p.flips = t.step(), t.flips; !moved && !flipped {
 		return
@@ -188,8 +212,8 @@ func (p *Peers) workOff() {
 			continue
 		}
 		t.presume(g)
-		if moved && g.prefills.first != nil {
-			p.note(g)
+		if moved && !g.noted && g.prefills.first != nil {
+			p.moved = append(p.moved, g.id)
 		}
 	}
 }

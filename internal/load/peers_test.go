@@ -40,8 +40,7 @@ func TestChangesKeepUp(t *testing.T) {
 		silent, kvless := r.IntN(4), r.IntN(3)
 		gateways := []string{"tells", "", "dumb", "mute"}[:1+r.IntN(4)]
 		now := time.Duration(0)
-		var ids []fleet.TargetID
-		var states []State
+		var news News
 		for n := range 3000 {
 			if r.IntN(3) == 0 {
 				now += time.Duration(r.Int64N(int64(400 * time.Millisecond)))
@@ -100,11 +99,18 @@ func TestChangesKeepUp(t *testing.T) {
 				continue
 			}
 			for k, p := range groups {
-				ids, states = p.Changes(at, ids, states)
-				for i, id := range ids {
-					copies[id] = states[i]
+				p.Changes(at, &news)
+				for _, m := range news.Moved {
+					if slices.Contains(news.IDs, m.ID) {
+						t.Fatalf("seed %d, step %d: target %d is given twice", seed, n, m.ID)
+					}
+					copies[m.ID].PendingPrefillSeconds = m.PendingPrefillSeconds
+					met["only moved"]++
 				}
-				if len(ids) < len(members[k]) {
+				for i, id := range news.IDs {
+					copies[id] = news.States[i]
+				}
+				if len(news.IDs)+len(news.Moved) < len(members[k]) {
 					met["some unchanged"]++
 				}
 				want := tr.StatesAmong(members[k], members[k], at, nil)
@@ -128,7 +134,7 @@ func TestChangesKeepUp(t *testing.T) {
 		met["outlived"] += int(tr.Stats().Outlived)
 		audit(t, tr)
 	}
-	for _, need := range []string{"some unchanged", "reported", "imputed", "booked_only", "memory unknown", "by the clock", "presumed", "outlived"} {
+	for _, need := range []string{"some unchanged", "only moved", "reported", "imputed", "booked_only", "memory unknown", "by the clock", "presumed", "outlived"} {
 		if met[need] < 300 {
 			t.Errorf("%q was met %d times: the operations do not exercise it", need, met[need])
 		}
@@ -139,15 +145,16 @@ func TestChangesKeepUp(t *testing.T) {
 func TestChangesAreFew(t *testing.T) {
 	tr, all := benchTracker(t, 100, 0)
 	p := tr.Peers(all)
-	ids, states := p.Changes(after(0), nil, nil)
-	if len(ids) != 100 || len(states) != 100 {
-		t.Fatalf("at first: %d of 100", len(ids))
+	var news News
+	p.Changes(after(0), &news)
+	if len(news.IDs) != 100 || len(news.States) != 100 {
+		t.Fatalf("at first: %d of 100", len(news.IDs))
 	}
 	look := func(what string, at time.Duration, want ...fleet.TargetID) {
 		t.Helper()
-		ids, states = p.Changes(after(at), ids, states)
-		if slices.Sort(ids); !slices.Equal(ids, want) {
-			t.Errorf("%s: %v, want %v", what, ids, want)
+		p.Changes(after(at), &news)
+		if slices.Sort(news.IDs); !slices.Equal(news.IDs, want) {
+			t.Errorf("%s: %v, want %v", what, news.IDs, want)
 		}
 	}
 	look("nothing", 0)
@@ -157,7 +164,10 @@ func TestChangesAreFew(t *testing.T) {
 	tr.Touch(4000)
 	look("progress of one, costs of another", 0, 7, 40)
 	look("less than a step of the clock", 9*time.Millisecond)
-	look("a step, in which all work on", 10*time.Millisecond, all...)
+	look("a step, in which all work on", 10*time.Millisecond)
+	if len(news.Moved) != len(all) {
+		t.Errorf("a step: %d moved, want %d", len(news.Moved), len(all))
+	}
 	look("no further one", 19*time.Millisecond)
 	for id := range DecisionID(1000) {
 		tr.FirstToken(id, after(19*time.Millisecond))
@@ -166,19 +176,18 @@ func TestChangesAreFew(t *testing.T) {
 	_, _ = tr.Report(9, Sample{Running: Known(1), UsedBlocks: Known(1), TotalBlocks: Known(9)}, after(9*time.Second))
 	look("a report", 9*time.Second, 9)
 	look("reports as old as they may get", 10*time.Second)
-	ids, _ = p.Changes(after(10*time.Second+1), ids, states)
-	if len(ids) != 99 {
-		t.Errorf("all reports but one too old: %d changed, want 99", len(ids))
+	p.Changes(after(10*time.Second+1), &news)
+	if len(news.IDs) != 99 {
+		t.Errorf("all reports but one too old: %d changed, want 99", len(news.IDs))
 	}
 	look("one that is not too old", 19*time.Second)
-	ids, _ = p.Changes(after(19*time.Second+1), ids, states)
-	if len(ids) != 100 {
-		t.Errorf("nobody is believed any more: %d changed, want 100", len(ids))
+	p.Changes(after(19*time.Second+1), &news)
+	if len(news.IDs) != 100 {
+		t.Errorf("nobody is believed any more: %d changed, want 100", len(news.IDs))
 	}
-	ids, states = slices.Grow(ids[:0], 8), slices.Grow(states[:0], 8)
 	if n := testing.AllocsPerRun(100, func() {
 		tr.Touch(5)
-		ids, states = p.Changes(after(20*time.Second), ids, states)
+		p.Changes(after(20*time.Second), &news)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -191,14 +200,13 @@ func BenchmarkChanges(b *testing.B) {
 			b.Run(fmt.Sprintf("targets=%d/%s", n, name), func(b *testing.B) {
 				tr, all := benchTracker(b, n, k)
 				p := tr.Peers(all)
-				var ids []fleet.TargetID
-				var states []State
+				var news News
 				i := 0
 				b.ReportAllocs()
 				for b.Loop() {
 					i++
 					_, _ = tr.Report(1, Sample{Running: Known(i % 50), UsedBlocks: Known(i % 9), TotalBlocks: Known(9)}, after(0))
-					ids, states = p.Changes(after(0), ids, states)
+					p.Changes(after(0), &news)
 				}
 			})
 		}

@@ -126,13 +126,11 @@ func (t *Tracker) read(g *target, anyFresh bool, missing *gap, s *State) {
 	}
 	e := &missing.external
 	if g != nil {
+		e = t.external(g, missing)
 		if r := &g.report; r.seen {
 			s.ReportAge = time.Duration(t.clock - r.at)
 			if t.isFresh(r) {
 				s.Confidence = Reported
-				if r.counted {
-					e = &r.external
-				}
 				if r.kvUsed >= 0 {
 					s.KVUsed = r.kvUsed
 					s.UnreportedTokens = float64(-r.held)
@@ -141,19 +139,33 @@ func (t *Tracker) read(g *target, anyFresh bool, missing *gap, s *State) {
 		}
 		s.Booked = int(g.booked)
 		s.Prefilling = int(g.prefilling)
-		s.PendingPrefillSeconds = seconds(g.pending - t.begun(g))
+		s.PendingPrefillSeconds = t.pendingSeconds(g, e)
 		s.PendingPrefillTokens = float64(g.pendingTok)
 		s.ActiveTokens = float64(g.active)
 		s.HeldTokens = float64(g.held + g.marked)
 		s.UnreportedTokens += float64(g.held + g.marked)
 		s.OutputToCome = float64(g.toCome)
 		s.LastChosen = g.lastChosen
+	} else {
+		s.PendingPrefillSeconds = e.seconds
 	}
 	s.InFlight = s.Booked + int(e.requests())
 	s.Prefilling += int(e.waiting)
 	s.Decoding = s.InFlight - s.Prefilling
-	s.PendingPrefillSeconds += e.seconds
 	s.PendingPrefillTokens += e.tokens
+}
+
+// external is the work at a target that is not booked here: as it says, or as is assumed of who does not.
+func (t *Tracker) external(g *target, missing *gap) *external {
+	if r := &g.report; r.seen && r.counted && t.isFresh(r) {
+		return &r.external
+	}
+	return &missing.external
+}
+
+// pendingSeconds is the prefill of a target's requests without a first token, less what the clock has worked off.
+func (t *Tracker) pendingSeconds(g *target, e *external) float64 {
+	return seconds(g.pending-t.begun(g)) + e.seconds
 }
 
 // medians tells what to assume of the targets that did not say.

@@ -19,14 +19,15 @@ type board struct {
 	posts  []post
 	asked  []uint32 // see unmatched
 
-	ids    []fleet.TargetID // scratch
-	states []load.State
+	ids  []fleet.TargetID // scratch
+	news load.News
 }
 
 // post is what a target's row was made of.
 type post struct {
 	state  load.State
 	cost   *policy.CostModel
+	flow   policy.Flow
 	isFull bool // it has as many requests as its worker takes
 	isBusy bool // it has prefill pending
 }
@@ -54,12 +55,30 @@ func (o *Oracle) follow(ro *roster, now time.Time) {
 		}
 		ro.peers = o.load.Peers(b.ids)
 	}
-	b.ids, b.states = ro.peers.Changes(now, b.ids, b.states)
-	for i, id := range b.ids {
+	ro.peers.Changes(now, &b.news)
+	for i, id := range b.news.IDs {
 		if s := ro.at(id); s != nil {
-			b.update(ro, s, &b.states[i])
+			b.update(ro, s, &b.news.States[i])
 		}
 	}
+	for _, m := range b.news.Moved {
+		if s := ro.at(m.ID); s != nil {
+			b.move(ro, s, m.PendingPrefillSeconds)
+		}
+	}
+}
+
+// move is update where only what is pending has changed, as it does of everybody that waits when the clock has moved: it
+// looks at neither feed nor worker.
+func (b *board) move(ro *roster, s *seat, pending float64) {
+	p := &b.posts[s.id]
+	if isBusy := pending > 0; isBusy != p.isBusy {
+		ro.count(s, p, -1)
+		p.isBusy = isBusy
+		ro.count(s, p, 1)
+	}
+	p.state.PendingPrefillSeconds = pending
+	b.rows[s.id].Base = p.flow.Base(pending)
 }
 
 // update makes a target's row anew.
@@ -68,12 +87,12 @@ func (b *board) update(ro *roster, s *seat, st *load.State) {
 	ro.count(s, p, -1)
 	p.state, p.cost = *st, &s.feed.pricing.Load().cost
 	p.isBusy = st.PendingPrefillSeconds > 0
-	p.isFull = s.worker.MaxRequests > 0 && st.InFlight >= s.worker.MaxRequests
+	p.isFull = s.most > 0 && st.InFlight >= s.most
 	ro.count(s, p, 1)
 
 	c := policy.Candidate{Target: s.id, Cost: p.cost}
 	loadOf(&c, st)
-	b.rows[s.id] = policy.NewRow(&c, policy.Prices{}) // what the market prices beyond prefill would be in it
+	b.rows[s.id], p.flow = policy.NewFlowingRow(&c, policy.Prices{}) // what the market prices beyond prefill would be in it
 	b.chosen[s.id] = st.LastChosen
 }
 

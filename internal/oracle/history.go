@@ -11,9 +11,9 @@ import (
 // allocated. The deciding lock guards it.
 type history struct {
 	ring  []remembered // by DecisionID modulo its length
-	rows  []kept       // grows to most, then goes round
+	pages [][]kept     // of rows; they are made as rows come, until there is room for most, and never moved
 	most  int          // rows
-	wrote uint64       // rows ever written; row n is at n modulo most
+	wrote uint64       // rows ever written; row n is at n modulo most, see row
 }
 
 // remembered is one decision with the place of its rows.
@@ -46,8 +46,17 @@ type kept struct {
 // are kept, and of a decision made the quick way no more than it ranked; who wants all asks for them with the question.
 const rowsEach = 128
 
+// rowsPage is how many rows are made at a time: some 50 KB of them, where to make a slice longer is to copy up to 12 MB.
+const rowsPage = 256
+
 func newHistory(maxAnswers, maxRows int) *history {
 	return &history{ring: make([]remembered, maxAnswers), most: maxRows}
+}
+
+// row is the place of row n, as far as it was ever written.
+func (h *history) row(n uint64) *kept {
+	i := int(n % uint64(h.most))
+	return &h.pages[i/rowsPage][i%rowsPage]
 }
 
 func (h *history) at(id load.DecisionID) *remembered { return &h.ring[uint64(id)%uint64(len(h.ring))] }
@@ -86,12 +95,11 @@ func (h *history) add(a *Answer, w *work, p *pairing) {
 
 // next is the place of the next row.
 func (h *history) next() *kept {
-	i := int(h.wrote % uint64(h.most))
-	h.wrote++
-	if i == len(h.rows) {
-		h.rows = append(h.rows, kept{})
+	if made := len(h.pages) * rowsPage; made < h.most && h.wrote == uint64(made) {
+		h.pages = append(h.pages, make([]kept, min(rowsPage, h.most-made)))
 	}
-	return &h.rows[i]
+	h.wrote++
+	return h.row(h.wrote - 1)
 }
 
 func (k *kept) fill(c *candidate, s *policy.Score) {
@@ -136,7 +144,7 @@ func (h *history) explain(id load.DecisionID) (a *Answer, cands int) {
 		return &full, 0
 	}
 	for n := range uint64(m.cands + m.excluded) {
-		full.Rows = append(full.Rows, h.rows[(m.first+n)%uint64(h.most)].row())
+		full.Rows = append(full.Rows, h.row(m.first+n).row())
 	}
 	return &full, m.cands
 }

@@ -30,8 +30,18 @@ type kind struct {
 	n     int  // how many they are
 }
 
-// maxKinds bounds the kinds of one decision; who is of another one is a hold of its own. kindSlots is a power of two above.
-const maxKinds, kindSlots = 48, 64
+// maxKinds bounds the kinds of one decision; who is of another one is a hold of its own. kindSlots is a power of two, so far
+// above that two kinds seldom want the same slot.
+const (
+	maxKinds     = 48
+	kindSlotBits = 8
+	kindSlots    = 1 << kindSlotBits
+)
+
+// slot is where a kind of what is said is looked for first.
+func (s said) slot() uint32 {
+	return (s.facts*0x9E3779B1 ^ s.guesses*0x85EBCA6B) >> (32 - kindSlotBits)
+}
 
 // placeHolders finds what those of the lineup hold of a prompt of so many tokens:
 //
@@ -52,6 +62,12 @@ func (w *work) gather() {
 	l := &w.lineup
 	w.said = slices.Grow(w.said[:0], len(l.ids))[:len(l.ids)]
 	clear(w.said)
+	if len(w.prompts) == 1 && l.isDense() {
+		p := &w.prompts[0]
+		gatherDense(w.said, l.ids[0], p.facts, p.guesses)
+		w.gatherApprox(p)
+		return
+	}
 	said, isAlone := w.said, len(w.prompts) == 1
 	for i := range w.prompts {
 		p := &w.prompts[i]
@@ -85,14 +101,41 @@ func (w *work) gather() {
 			}
 			at++
 		}
-		at = 0
-		for k := range p.approx {
-			if at = l.seek(p.approx[k].Target, at); at == len(l.ids) {
-				break
-			}
-			if l.ids[at] == p.approx[k].Target {
-				said[at].facts = apart
-			}
+		w.gatherApprox(p)
+	}
+}
+
+// gatherApprox sets apart who does not report and is taken to have something.
+func (w *work) gatherApprox(p *promptAt) {
+	l, at := &w.lineup, 0
+	for k := range p.approx {
+		if at = l.seek(p.approx[k].Target, at); at == len(l.ids) {
+			break
+		}
+		if l.ids[at] == p.approx[k].Target {
+			w.said[at].facts = apart
+		}
+	}
+}
+
+// gatherDense is gather for targets of one block size whose ids have no gaps: an id is a place, and nothing is looked for.
+func gatherDense(said []said, first fleet.TargetID, facts, guesses []index.Match) {
+	for k := range facts {
+		m := &facts[k]
+		at := int(m.Target) - int(first)
+		if uint(at) >= uint(len(said)) {
+			continue
+		}
+		n := m.Blocks[fleet.Device]
+		if isFarther(m) {
+			n = apart
+		}
+		said[at].facts = n
+	}
+	for k := range guesses {
+		m := &guesses[k]
+		if at := int(m.Target) - int(first); uint(at) < uint(len(said)) {
+			said[at].guesses = m.Blocks[fleet.Device]
 		}
 	}
 }
@@ -111,38 +154,38 @@ func isFarther(m *index.Match) bool {
 	return sum != 0
 }
 
-// divide makes kinds and holds of what was gathered.
+// divide makes kinds and holds of what was gathered. Those of a lineup differ from one to the next in no foreseeable way, so
+// the loop has no branch that depends on it: each looks into the slot where its kind should be, nearly always finds it, and
+// counts.
 func (w *work) divide(as form, length int) {
 	l := &w.lineup
 	w.holds = w.holds[:0]
 	w.kinds = append(w.kinds[:0], kind{})
 	w.kind = slices.Grow(w.kind[:0], len(l.ids))[:len(l.ids)]
 	w.slots = [kindSlots]uint8{}
-	var last said // kinds come in rows
-	k := uint8(0)
+	all, kinds, isAlone := w.said[:len(l.ids)], w.kind[:len(l.ids)], len(w.prompts) == 1
 	var steady uint64 // of the 64 targets around an id
 	around := fleet.TargetID(math.MaxUint32)
 	for at, id := range l.ids {
-		s := w.said[at]
-		isOwn := s.facts == apart
-		if s.facts != 0 && !isOwn {
-			if id/64 != around {
-				around, steady = id/64, w.roster.steady.at(id).Load()
-			}
-			isOwn = steady>>(id%64)&1 == 0
+		s := all[at]
+		if id/64 != around {
+			around, steady = id/64, w.roster.steady.at(id).Load()
 		}
-		if !isOwn && (s != last || len(w.prompts) > 1) {
-			if k, isOwn = w.kindOf(s, at, length); !isOwn {
-				last = s
-			}
-		}
-		if isOwn {
-			w.kind[at] = 0
+		if (s.facts == apart || steady>>(id%64)&1 == 0) && s.facts != 0 {
+			kinds[at] = 0
 			w.addHold(as, at)
-			last, k = said{}, 0
 			continue
 		}
-		w.kind[at] = k
+		k := w.slots[s.slot()]
+		if w.kinds[k].said != s || !isAlone {
+			var isTooMany bool
+			if k, isTooMany = w.kindOf(s, at, length); isTooMany {
+				kinds[at] = 0
+				w.addHold(as, at)
+				continue
+			}
+		}
+		kinds[at] = k
 		w.kinds[k].count(at)
 	}
 }
@@ -163,7 +206,7 @@ func (w *work) kindOf(s said, at, length int) (k uint8, isTooMany bool) {
 	if len(w.prompts) > 1 {
 		size = w.promptFor(w.roster.seats[w.lineup.seats[at]].worker.BlockSize)
 	}
-	slot := (s.facts*31 + s.guesses*7 + uint32(size)) % kindSlots
+	slot := (s.slot() + uint32(size)) % kindSlots
 	for ; w.slots[slot] != 0; slot = (slot + 1) % kindSlots {
 		if x := &w.kinds[w.slots[slot]]; x.said == s && x.hold.size == size {
 			return w.slots[slot], false

@@ -287,8 +287,8 @@ func TestHistoryIsBounded(t *testing.T) {
 		if cands != 2 || len(a.Rows) != 3 || a.Rows[2].Excluded != ExcludedLabel || a.Rows[0] != want {
 			t.Fatalf("decision %d: %d candidates, rows %+v", id, cands, a.Rows)
 		}
-		if len(h.rows) > 8 {
-			t.Fatalf("%d rows", len(h.rows))
+		if len(h.pages) != 1 || len(h.pages[0]) != 8 {
+			t.Fatalf("%d pages, of which the first has %d rows", len(h.pages), len(h.pages[0]))
 		}
 	}
 	if h.get(995) != nil || h.get(996) == nil {
@@ -305,8 +305,18 @@ func TestHistoryIsBounded(t *testing.T) {
 	if a, cands := h.explain(5000); cands != 8 || len(a.Rows) != 8 || a.Rows[0].Target.ID != 19 {
 		t.Errorf("a wide decision: %d candidates, %d rows", cands, len(a.Rows))
 	}
-	wide := newHistory(5, 1000)
-	h = wide
+	// Pages, the last one a part of one, written round and round: what is remembered is what was made.
+	h = newHistory(500, 2*rowsPage+20)
+	for id := 1; id <= 2000; id++ {
+		made(id, 1+id%5, id%3)
+		for back := range min(id, 60) {
+			a, cands := h.explain(DecisionID(id - back))
+			if want := 1 + (id-back)%5; cands != want || len(a.Rows) != want+(id-back)%3 || a.Rows[0].Target.Worker != fmt.Sprint("w", id-back) {
+				t.Fatalf("decision %d after %d: %d candidates, %d rows", id-back, id, cands, len(a.Rows))
+			}
+		}
+	}
+	h = newHistory(5, 1000)
 	made(1, 300, 300)
 	if a, cands := h.explain(1); cands != rowsEach || len(a.Rows) != 2*rowsEach || a.Rows[rowsEach].Excluded != ExcludedLabel {
 		t.Errorf("a wide decision: %d candidates, %d rows", cands, len(a.Rows))

@@ -27,6 +27,7 @@ type roster struct {
 type seat struct {
 	worker  *fleet.Worker
 	feed    *feed
+	most    int // requests that it takes at once; 0: any number
 	id      fleet.TargetID
 	rank    int32
 	isPlain bool
@@ -40,6 +41,12 @@ type lineup struct {
 
 func (l *lineup) add(id fleet.TargetID, seat int) {
 	l.ids, l.seats = append(l.ids, id), append(l.seats, int32(seat))
+}
+
+// isDense says that the ids have no gaps.
+func (l *lineup) isDense() bool {
+	n := len(l.ids)
+	return n > 0 && int(l.ids[n-1])-int(l.ids[0]) == n-1
 }
 
 // rosterOf gives the roster of a model, or nil when no worker serves it.
@@ -102,7 +109,7 @@ func (o *Oracle) newRoster(workers []*fleet.Worker) *roster {
 			if int(id) >= len(o.feeds) || o.feeds[id] == nil {
 				continue // it is being born, or has just gone
 			}
-			ro.seats = append(ro.seats, seat{worker: x, feed: o.feeds[id], id: id, rank: int32(rank), isPlain: plain})
+			ro.seats = append(ro.seats, seat{worker: x, feed: o.feeds[id], most: x.MaxRequests, id: id, rank: int32(rank), isPlain: plain})
 			ro.named = ro.named && (!plain || x.Address != "")
 			if plain && !slices.Contains(ro.sizes, x.BlockSize) {
 				ro.sizes = append(ro.sizes, x.BlockSize)

@@ -79,7 +79,7 @@ func (LeastTime) Score(req *Request, c *Candidate, s *Score) {
 func one(req *Request, prices Prices, c *Candidate, m *CostModel, s *Score) {
 	prompt, out := int(narrow(req.PromptTokens)), within(req.ExpectedOutput, maxTokens)
 	h := newHolder(prompt, c, m)
-	row := newRow(c, m, prices)
+	row, _ := newRow(c, m, prices)
 
 	var t Terms
 	own := m.prefill(int(h.Uncached), prompt-int(h.Uncached))

@@ -137,6 +137,25 @@ func withKinds(r *rand.Rand, req *Request, t *Table, sorted []Candidate) {
 	}
 }
 
+// TestBaseFlows: a row whose pending prefill is changed is the row of a target that had that from the beginning.
+func TestBaseFlows(t *testing.T) {
+	r := newRand(5)
+	model := DefaultCostModel()
+	models := []*CostModel{&model, {}, {PrefillPerToken: 1e-4, IterationFixed: 2e-3, ChunkTokens: 16, KVTokens: 900, MaxBatch: 3}, nil}
+	for n := range 20_000 {
+		_, cands := coarse(r, models[r.IntN(len(models))])
+		prices := Prices{Stall: float64(r.IntN(2)) * 0.1, Decode: float64(r.IntN(2)) * 0.2}
+		for i := range cands {
+			c := &cands[i]
+			got, flow := NewFlowingRow(c, prices)
+			c.PendingPrefill = []float64{0, -1, r.Float64(), 1e9, math.Inf(1), math.NaN()}[r.IntN(6)]
+			if got.Base = flow.Base(c.PendingPrefill); got != NewRow(c, prices) {
+				t.Fatalf("input %d: with %v pending %+v, want %+v", n, c.PendingPrefill, got, NewRow(c, prices))
+			}
+		}
+	}
+}
+
 func TestPickDoesNotAllocate(t *testing.T) {
 	req, cands := benchFleet(64)
 	req.Places = 3

@@ -44,24 +44,41 @@ type Row struct {
 
 // NewRow computes the row of a target from the load in c. What c says of a prompt is not read.
 func NewRow(c *Candidate, prices Prices) Row {
+	r, _ := NewFlowingRow(c, prices)
+	return r
+}
+
+// NewFlowingRow is NewRow for who will change what is pending and nothing else.
+func NewFlowingRow(c *Candidate, prices Prices) (Row, Flow) {
 	m := c.model()
 	return newRow(c, &m, prices.clamped())
 }
 
+// Flow says how Row.Base follows from what is pending.
+type Flow struct {
+	step      float64 // of an iteration, in seconds
+	perSecond float64 // iterations a second of prefill
+}
+
+// Base is Row.Base with so many seconds pending, as NewRow would compute it.
+func (f Flow) Base(pending float64) float64 {
+	queue := within(pending, MaxTerm)
+	return queue + (queue*f.perSecond+1)*f.step
+}
+
 // newRow takes a model and prices that are in range.
-func newRow(c *Candidate, m *CostModel, p Prices) Row {
-	queue := within(c.PendingPrefill, MaxTerm)
+func newRow(c *Candidate, m *CostModel, p Prices) (Row, Flow) {
 	decoding := float64(max(c.Decoding, 0))
 	kv, held := memory(c, m)
 	company := m.PrefillPerToken*decoding + m.DecodePerKVToken*kv
 	step := m.IterationFixed + company
-	perSecond := 0.0 // iterations a second of prefill
+	f := Flow{step: step}
 	if chunk := m.PrefillPerToken * float64(m.ChunkTokens); chunk > 0 {
-		perSecond = min(1/chunk, maxTokens)
+		f.perSecond = min(1/chunk, maxTokens)
 	}
 	r := Row{
-		Base:     queue + (queue*perSecond+1)*step,
-		Stretch:  1 + perSecond*step + p.Stall*decoding,
+		Base:     f.Base(c.PendingPrefill),
+		Stretch:  1 + f.perSecond*step + p.Stall*decoding,
 		PerToken: m.PrefillPerToken,
 		PerPair:  m.PrefillPerTokenContext,
 		PerOut:   p.Decode * company,
@@ -77,7 +94,7 @@ func newRow(c *Candidate, m *CostModel, p Prices) Row {
 			r.PerOut += step * q / size
 		}
 	}
-	return r
+	return r, f
 }
 
 // cost is the formula of the Row's comment, but for the transfer.
