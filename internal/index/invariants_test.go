@@ -161,7 +161,7 @@ func checkMemory(t *testing.T, ix *Index) (listed int) {
 				if ix.table(mix(block.ID(id))) != &ix.tables[i] {
 					t.Errorf("%d is in table %d", id, i)
 				}
-				if line-first >= groupMost && s.line(line)[lineNotes]&foreignBit == 0 {
+				if line-first >= groupMost && s.line(line)[lineNotes]&(foreignBit<<(k/4)) == 0 {
 					t.Errorf("%v, of group %d, is in line %d unnoted", at, first/groupMost, line)
 				}
 				if got := s.line(line)[k/4]>>(8*(k%4))&0xff<<2 | tagOf(s.line(line)[lineNotes], k); got != tag {

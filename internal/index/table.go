@@ -16,11 +16,12 @@ const (
 	lineWords     = 16
 	lineNotes     = 3
 	lineFirst     = 4 // the first location
-	// The notes have two more bits of each tag; whether something stands here that belongs to another group; and how much
-	// belongs here or before but is farther on for want of room. That count stays at its most once it was there.
+	// The notes have two more bits of each tag; for each four places whether something stands there that belongs to another
+	// group; and how much belongs here or before but is farther on for want of room. That count stays at its most once it
+	// was there.
 	foreignBit = 1 << 24
-	passedOne  = 1 << 25
-	passedMost = 127
+	passedOne  = 1 << 27
+	passedMost = 31
 	// Lines come in groups of four to eight, all of a table of the same size.
 	groupLeast = 4
 	groupMost  = 8
@@ -205,49 +206,68 @@ func (s *store) each(ix *Index, id block.ID, hash uint64, f func(location) bool)
 	}
 }
 
-// probe is where an id is going to be looked for. It is good as long as its maker is a reader.
+// probe is where an id is going to be looked for: its line, and the next one if that had no room for all. It is good as
+// long as its maker is a reader.
 type probe struct {
 	version uint64 // of the table, before
-	line    *[lineWords]uint32
+	lines   [2]*[lineWords]uint32
 	tag     uint32
 }
 
 // warm looks at the lines of blocks that are going to be looked up, so that the waits for memory overlap, and appends where
-// they are. The sum means nothing.
+// they are. First it finds out where they are and then looks at all: a core sees so many instructions ahead and no more. One
+// line in four has passed something on to the next, which a new block's way goes on to. The sum means nothing.
 func (ix *Index) warm(ids []block.ID, to []probe) (_ []probe, sum uint32) {
+	from := len(to)
 	for _, id := range ids {
 		hash := mix(id)
 		t := ix.table(hash)
 		p := probe{version: t.version.Load()}
 		if s := ix.load(t); s.size > 0 {
-			home, _, tag := s.home(hash)
-			p.line, p.tag = s.line(home), tag
-			sum += atomic.LoadUint32(&p.line[lineNotes])
+			home, first, tag := s.home(hash)
+			p.tag, p.lines[0], p.lines[1] = tag, s.line(home), s.line(s.next(home, home, first))
 		}
 		to = append(to, p)
+	}
+	for k := range to[from:] {
+		if p := &to[from+k]; p.lines[0] != nil {
+			sum += atomic.LoadUint32(&p.lines[0][lineNotes])
+		}
+	}
+	for k := range to[from:] {
+		p := &to[from+k]
+		if p.lines[0] == nil {
+			continue
+		}
+		w := p.lines[0]
+		if passed(atomic.LoadUint32(&w[lineNotes])) > 0 {
+			w = p.lines[1]
+		}
+		sum += atomic.LoadUint32(&w[lineNotes])
 	}
 	return to, sum
 }
 
-// isClear reports whether it is plain from one line that an id is nowhere at the version.
+// isClear reports whether it is plain from these lines that an id is nowhere at the version.
 func (p *probe) isClear() bool {
-	w := p.line
-	if w == nil {
-		return true
-	}
-	notes := atomic.LoadUint32(&w[lineNotes])
-	if passed(notes) > 0 {
-		return false
-	}
 	want, rest := p.tag>>2*0x01010101, p.tag&3
-	for g := range lineNotes {
-		for m := matches(atomic.LoadUint32(&w[g]), want); m != 0; m &= m - 1 {
-			if k := 4*g + bits.TrailingZeros32(m)/8; tagOf(notes, k) == rest && atomic.LoadUint32(&w[lineFirst+k]) != 0 {
-				return false
+	for i, w := range p.lines {
+		if w == nil {
+			return i == 0
+		}
+		notes := atomic.LoadUint32(&w[lineNotes])
+		for g := range lineNotes {
+			for m := matches(atomic.LoadUint32(&w[g]), want); m != 0; m &= m - 1 {
+				if k := 4*g + bits.TrailingZeros32(m)/8; tagOf(notes, k) == rest && atomic.LoadUint32(&w[lineFirst+k]) != 0 {
+					return false
+				}
 			}
 		}
+		if passed(notes) == 0 {
+			return true
+		}
 	}
-	return true
+	return false
 }
 
 // is reports whether a block is at a location.
@@ -352,7 +372,7 @@ func (s *store) put(home, first, tag uint32, l location) {
 			}
 			now := notes&^(3<<(2*k)) | tag&3<<(2*k)
 			if i-first >= groupMost {
-				now |= foreignBit
+				now |= foreignBit << (k / 4)
 			}
 			if now != notes {
 				atomic.StoreUint32(&w[lineNotes], now)
@@ -384,7 +404,7 @@ func (s *store) lay(fill []uint8, home, first, tag uint32, l location) {
 	w[lineFirst+k] = uint32(l)
 	w[lineNotes] |= tag & 3 << (2 * k)
 	if i-first >= groupMost {
-		w[lineNotes] |= foreignBit
+		w[lineNotes] |= foreignBit << (k / 4)
 	}
 }
 
@@ -469,7 +489,7 @@ func (s *store) widen(ix *Index) *store {
 			for k, l := range w[lineFirst:] {
 				switch {
 				case l == 0:
-				case notes&foreignBit != 0:
+				case notes&(foreignBit<<(k/4)) != 0:
 					far.add(location(l))
 				default:
 					tag := w[k/4]>>(8*(k%4))&0xff<<2 | tagOf(notes, k)
