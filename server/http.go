@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -43,7 +44,21 @@ func (s *Server) newHTTP() *http.Server {
 		MaxHeaderBytes:    s.cfg.MaxHeaderBytes,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: min(s.cfg.MaxConcurrentStreams, 1000)},
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, httpConn{}, c) },
 	}
+}
+
+// httpConn is where a call's context has its HTTP connection.
+type httpConn struct{}
+
+// hasLeft says whether the caller has gone. A gateway that speaks HTTP gives up a call by closing its connection, which Go's HTTP
+// server finds out in a goroutine of its own: on a busy machine, where calls are given up, later than the call is answered.
+func hasLeft(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return true
+	}
+	c, ok := ctx.Value(httpConn{}).(net.Conn)
+	return ok && isClosed(c)
 }
 
 // serveHTTP serves the door until the server is going, and then lets calls end, for as long as the drain may take.

@@ -80,7 +80,7 @@ func (r *routeService) route(ctx context.Context, req any) (any, error) {
 		return nil, toStatus(oracle.Fault(oracle.Internal, oracle.ReasonInternal, "", "", "not a question"))
 	}
 	a, err := r.decide(ctx, q)
-	if err == nil && ctx.Err() != nil {
+	if err == nil && hasLeft(ctx) {
 		r.giveBack(a)
 	}
 	switch {

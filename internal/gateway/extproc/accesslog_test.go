@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"context"
 	"errors"
 	"io"
 	"slices"
@@ -15,6 +16,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	accesslogdatav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+
+	"github.com/kvoracle/kvoracle/internal/oracle"
 )
 
 // entryOf is an entry as Envoy writes it for a request that was answered with a code by a worker.
@@ -103,6 +106,28 @@ func TestLogSparesTheStream(t *testing.T) {
 		r.log(entryOf(decision, 1, 200))
 	}
 	r.s.Tick(time.Now().Add(time.Second)) // no more is to be heard of the bodies
+}
+
+// TestUnheardChoice: a choice that comes when the proxy has left at its message_timeout is not booked until the log's silence: the log
+// will say nothing of it.
+func TestUnheardChoice(t *testing.T) {
+	leave := make(chan func(), 1)
+	var r *rig
+	r = start(t, 2, func(c *Config) {
+		c.Route = func(ctx context.Context, _ string, q *oracle.RouteRequest) (*oracle.Answer, error) {
+			a, err := r.o.Route(ctx, q, time.Now())
+			(<-leave)()
+			<-ctx.Done()
+			return a, err
+		}
+	})
+	r.isLogged = true
+	c := r.call(buffered, none)
+	leave <- c.cancel
+	c.bodyWith(attributesOf(t, textPath))
+	if got := next(t, r.steps); got != "cancelled applied" {
+		t.Errorf("it went on with %s", got)
+	}
 }
 
 func workerAt(address string) int { return int(address[len("10.0.0.")] - '0') }

@@ -57,6 +57,7 @@ type exchange struct {
 	late       *time.Timer
 	life       *life // nil: nothing is booked
 	watching   *life // of an observer; its end is not told by this stream
+	isUnheard  bool  // the choice came when the proxy had left: its time was over, and it went on without
 	isOver     bool
 }
 
@@ -230,7 +231,9 @@ func (x *exchange) answer(isEnd bool) error {
 	}
 	x.stage, x.body = passing, nil
 	x.s.cfg.Observer.Picked(v.outcome)
-	if err := x.send(requestBody(&v)); err != nil || !x.byLog || !x.isBodyOnly || x.respMode != none {
+	err := x.send(requestBody(&v))
+	x.isUnheard = err != nil || x.stream.Context().Err() != nil
+	if err != nil || !x.byLog || !x.isBodyOnly || x.respMode != none {
 		return err
 	}
 	return errSeen
@@ -309,9 +312,13 @@ func (x *exchange) close() {
 	if x.isFirst && x.stage == waiting {
 		x.s.cfg.Observer.Picked(Abandoned)
 	}
-	l := x.life
+	l, isUnheard := x.life, x.isUnheard
 	x.mu.Unlock()
-	if l != nil {
+	switch {
+	case l == nil:
+	case isUnheard:
+		l.unheard()
+	default:
 		l.left()
 	}
 }

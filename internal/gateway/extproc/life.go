@@ -207,6 +207,13 @@ func (l *life) lost() {
 // observerWait is how long the end of a request waits for its observer, whose messages come by another stream.
 const observerWait = 250 * time.Millisecond
 
+// unheard ends one that the proxy does not know of: no access log will name it.
+func (l *life) unheard() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end(oracle.Cancelled, nil)
+}
+
 // left notes that the request's own stream has ended.
 func (l *life) left() {
 	if l.byLog && l.s.await(l) {
