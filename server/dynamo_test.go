@@ -123,6 +123,56 @@ func (r *rig) inFlight(name string) (n uint32) {
 	return 0
 }
 
+// TestDynamoPinsRanks: a rank that is pinned is the one that is selected, shown and booked, by each of the three ways; one that the
+// worker does not have is refused, and books nothing.
+func TestDynamoPinsRanks(t *testing.T) {
+	r := up(t, Config{HTTPListen: "127.0.0.1:0"})
+	if _, err := r.fleet.ListWorkers(t.Context(), nil); err != nil {
+		t.Fatal(err) // it serves
+	}
+	r.want(http.StatusCreated, "POST", "/workers", `{"worker_id":1,"model_name":"m","endpoint":"http://w1:8000","block_size":16,"data_parallel_size":4}`)
+	active := func() (out []float64) {
+		t.Helper()
+		var loads []map[string]any
+		if err := json.Unmarshal([]byte(r.do("GET", "/loads", "").text), &loads); err != nil {
+			t.Fatal(err)
+		}
+		ranks, _ := loads[0]["loads"].([]any)
+		for _, l := range ranks {
+			l, _ := l.(map[string]any)
+			n, _ := l["active_requests"].(float64)
+			out = append(out, n)
+		}
+		return out
+	}
+	var want []float64
+	for rank := range 4 {
+		pinned := fmt.Sprintf(`"model_name":"m","token_ids":[1,2,3],"pinned_worker":{"worker_id":1,"dp_rank":%d}}`, rank)
+		got := r.want(http.StatusOK, "POST", "/select", fmt.Sprintf(`{"selection_id":"s%d",%s`, rank, pinned))
+		if got["dp_rank"] != float64(rank) {
+			t.Errorf("selected %v, want rank %d", got, rank)
+		}
+		if got := r.want(http.StatusCreated, "POST", "/reservations", fmt.Sprintf(`{"selection_id":"s%d","model_name":"m"}`, rank)); got["dp_rank"] != float64(rank) {
+			t.Errorf("booked what was selected as %v, want rank %d", got, rank)
+		}
+		overlap, _ := r.want(http.StatusOK, "POST", "/select_and_reserve", "{"+pinned)["overlap"].(map[string]any)
+		if dp, _ := overlap["dp"].(map[string]any); dp[fmt.Sprint(rank)] == nil {
+			t.Errorf("overlap of %v, want rank %d", overlap, rank)
+		}
+		r.want(http.StatusCreated, "POST", "/reservations", fmt.Sprintf(`{"selection_id":"e%d","model_name":"m","worker_id":1,"dp_rank":%[1]d,"token_ids":[1]}`, rank))
+		want = append(want, 3)
+	}
+	for path, more := range map[string]string{
+		"/select": `"pinned_worker":{"worker_id":1,"dp_rank":4}`, "/select_and_reserve": `"pinned_worker":{"worker_id":1,"dp_rank":4}`,
+		"/reservations": `"selection_id":"x","worker_id":1,"dp_rank":4`,
+	} {
+		r.want(http.StatusServiceUnavailable, "POST", path, `{"model_name":"m","token_ids":[1],`+more+`}`)
+	}
+	if diff := cmp.Diff(want, active()); diff != "" {
+		t.Errorf("requests by rank (-want +got):\n%s", diff)
+	}
+}
+
 // TestDynamoSeesWhatIsReported: a worker that reports under a name of its own has an id, and its cache counts.
 func TestDynamoSeesWhatIsReported(t *testing.T) {
 	r := upDynamo(t)

@@ -42,6 +42,9 @@ func (x *exchange) question(r *selectRequest) (*kvoraclev1.RouteRequest, error) 
 	if err != nil {
 		return nil, err
 	}
+	if r.pinnedRank() != nil {
+		q.MaxAlternatives = mostRanks
+	}
 	if r.Tokens != nil {
 		q.Prompt = &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: r.Tokens}}
 		return q, nil
@@ -78,6 +81,36 @@ func (x *exchange) route(q *kvoraclev1.RouteRequest) (*kvoraclev1.RouteResponse,
 	return a, err
 }
 
+// mostRanks is how many other ranks of a worker are looked at for one that is pinned: all that the oracle names.
+const mostRanks = 16
+
+// pinnedRank is the rank that must be chosen; nil: any.
+func (r *selectRequest) pinnedRank() *uint32 {
+	if r.Pinned == nil {
+		return nil
+	}
+	return r.Pinned.Rank
+}
+
+// onRank makes an answer be about a rank of the only worker that was allowed. It is false if that cannot be chosen.
+func onRank(a *kvoraclev1.RouteResponse, rank uint32) bool {
+	if a.GetTarget().GetDpRank() == rank {
+		return true
+	}
+	for _, o := range a.GetAlternatives() {
+		if o.GetTarget().GetDpRank() == rank {
+			a.Target, a.Matched = o.GetTarget(), o.GetMatched()
+			return true
+		}
+	}
+	return false
+}
+
+// noRank is Dynamo's answer where the rank that is pinned cannot be chosen.
+func noRank(rank uint32) error {
+	return status.Errorf(codes.Unavailable, "the pinned worker has no schedulable dp_rank %d", rank)
+}
+
 // shown is the answer of a selection.
 func shown(r *selectRequest, a *kvoraclev1.RouteResponse) *selected {
 	m, t := a.GetMatched(), a.GetTarget()
@@ -105,6 +138,9 @@ func (d *Door) choose(x *exchange) error {
 	a, err := x.route(q)
 	if err != nil {
 		return err
+	}
+	if rank := r.pinnedRank(); rank != nil && !onRank(a, *rank) {
+		return noRank(*rank)
 	}
 	if r.SelectionID != "" {
 		q.DryRun, q.RequestId = false, r.SelectionID
@@ -138,7 +174,11 @@ func (d *Door) chooseAndReserve(x *exchange) error {
 		return err
 	}
 	q.RequestId = r.SelectionID
-	a, err := d.booked(x, q, nil, size)
+	var on *kvoraclev1.Target
+	if rank := r.pinnedRank(); rank != nil {
+		on = &kvoraclev1.Target{WorkerId: q.GetAllowedWorkers()[0], DpRank: *rank}
+	}
+	a, err := d.booked(x, q, on, size)
 	if err != nil {
 		return err
 	}
@@ -154,7 +194,7 @@ func (d *Door) booked(x *exchange, q *kvoraclev1.RouteRequest, on *kvoraclev1.Ta
 		return nil, status.Error(codes.AlreadyExists, "selection "+strconv.Quote(id)+" is already reserved or being reserved")
 	}
 	if on != nil {
-		q.AllowedWorkers = []string{on.GetWorkerId()}
+		q.AllowedWorkers, q.MaxAlternatives = []string{on.GetWorkerId()}, mostRanks
 	}
 	q.MaxQueueSeconds = d.wait
 	a, err := x.route(q)
@@ -162,15 +202,18 @@ func (d *Door) booked(x *exchange, q *kvoraclev1.RouteRequest, on *kvoraclev1.Ta
 	if err != nil {
 		return nil, err
 	}
-	if on != nil && on.GetDpRank() != a.GetTarget().GetDpRank() {
-		if err := x.step(&kvoraclev1.ProgressEvent{
-			DecisionId: a.GetDecisionId(), Step: &kvoraclev1.ProgressEvent_Dispatched{Dispatched: &kvoraclev1.Dispatched{Target: on}},
-		}); err != nil {
-			return nil, err
-		}
-		a.Target.DpRank = on.GetDpRank()
+	if on == nil || on.GetDpRank() == a.GetTarget().GetDpRank() {
+		return a, nil
 	}
-	return a, nil
+	e := &kvoraclev1.ProgressEvent{DecisionId: a.GetDecisionId(), Step: &kvoraclev1.ProgressEvent_Dispatched{Dispatched: &kvoraclev1.Dispatched{Target: on}}}
+	if !onRank(a, on.GetDpRank()) {
+		d.find(id, x.now, true, false)
+		e.Step, err = &kvoraclev1.ProgressEvent_Cancelled{Cancelled: &kvoraclev1.Cancelled{}}, noRank(on.GetDpRank())
+	}
+	if lost := x.step(e); err == nil {
+		err = lost
+	}
+	return a, err
 }
 
 // reserve is POST /reservations: what was selected, or a worker that is named.
