@@ -26,6 +26,8 @@ const (
 	silence = 0.2
 	// maxTellers bounds the gateways whose habits are remembered. Beyond it all are forgotten.
 	maxTellers = 4096
+	// maxPresumed bounds what is kept for Presumed.
+	maxPresumed = 1 << 14
 )
 
 // habit is the share of a gateway's requests of which it told the first token, and the end. The zero value is a gateway
@@ -87,6 +89,16 @@ func (t *Tracker) setHabit(gateway string, h habit) {
 	}
 }
 
+// Presumed appends the bookings whose prefill was presumed over since the last call, and forgets them. Of very many some
+// are left out.
+func (t *Tracker) Presumed(ids []DecisionID) []DecisionID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ids = append(ids, t.presumed...)
+	t.presumed = t.presumed[:0]
+	return ids
+}
+
 // begun is how much of the first prefill of a target counts as worked off by the clock, in nanoseconds.
 func (t *Tracker) begun(g *target) int64 {
 	b := g.prefills.first
@@ -112,6 +124,9 @@ func (t *Tracker) presume(g *target) {
 		g.turn = turn + given
 		t.change(b, func() { b.decoding = true })
 		t.count.Presumed++
+		if len(t.presumed) < maxPresumed {
+			t.presumed = append(t.presumed, b.ID)
+		}
 		t.schedule(b, g.turn)
 	}
 	for len(g.ends) > 0 && g.ends[0].end <= now {

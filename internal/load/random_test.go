@@ -198,6 +198,11 @@ func TestTrackerMatchesTwin(t *testing.T) {
 			}
 		}
 		living += len(w.bookings)
+		presumed := tr.Presumed(nil)
+		if !slices.Equal(presumed, w.presumed) {
+			t.Fatalf("op %d: presumed %v, want %v", n, presumed, w.presumed)
+		}
+		w.presumed = nil
 		gateways := map[string]bool{}
 		for _, b := range w.bookings {
 			gateways[b.Gateway] = true

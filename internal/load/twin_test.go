@@ -24,8 +24,9 @@ type twin struct {
 	told     map[string][]news // by gateway: what it did last; see note
 	habits   map[string][2]float64
 	inferred bool // the next end is
-	came     int  // arrivals at targets
-	spoken   int  // news of bookings
+	presumed []DecisionID
+	came     int // arrivals at targets
+	spoken   int // news of bookings
 }
 
 // news is what a gateway did about a request.
@@ -336,6 +337,7 @@ func (w *twin) presumePrefills(id fleet.TargetID) {
 		}
 		g.turn, b.first = begun+given, true
 		w.count.Presumed++
+		w.presumed = append(w.presumed, b.ID)
 		w.schedule(b, g.turn)
 	}
 }

@@ -66,6 +66,24 @@ func TestApproximateIsAnLRUOfTheStatedSize(t *testing.T) {
 	}
 }
 
+// TestWhatIsPresumedComputedIsThere: the prompt of a gateway that tells nothing is in its target's cache once its prefill has
+// had its time, and not before.
+func TestWhatIsPresumedComputedIsThere(t *testing.T) {
+	o := New(Config{}, nil)
+	silent(t, o, 10)
+	route(t, o, prompt(1, 2, 3), nil, t0)
+	o.Tick(t0)
+	if a := route(t, o, prompt(1, 2, 3, 4), dry, t0); a.Blocks != Silent || a.Matched.Total() != 0 {
+		t.Errorf("while it is computed: %v, %d tokens", a.Blocks, a.Matched.Total())
+	}
+	later := t0.Add(time.Second)
+	route(t, o, prompt(9), dry, later) // who looks at the load notices
+	o.Tick(later)
+	if got := guessOf(t, o, prompt(1, 2, 3, 4), later); got != 3 {
+		t.Errorf("a second later: %d blocks, want 3", got)
+	}
+}
+
 func TestApproximateIsWorthWhatItWasWorth(t *testing.T) {
 	o := New(Config{}, nil)
 	silent(t, o, 1000)

@@ -209,6 +209,11 @@ func (o *Oracle) Tick(now time.Time) {
 	if n := o.load.Expire(now); n > 0 {
 		o.obs.Released(n, "lease")
 	}
+	for _, id := range o.load.Presumed(nil) {
+		if a := o.Decision(id); a != nil {
+			o.computed(id, a, now)
+		}
+	}
 	for _, x := range o.guesses.expire(now) {
 		// Nobody speaks of it: most likely it has gone its way.
 		if f := o.feed(x.target); f != nil {
