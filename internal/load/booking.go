@@ -57,7 +57,8 @@ type booking struct {
 	amounts  amounts
 
 	marks      []uint64
-	markTokens int64 // of one
+	room       [2]uint64 // of marks, where they are few
+	markTokens int64     // of one
 
 	links [numLists]struct{ prev, next *booking }
 }

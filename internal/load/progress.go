@@ -41,7 +41,7 @@ func (t *Tracker) Dispatched(id DecisionID, to fleet.TargetID, hasTarget bool, g
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := t.tick(now)
-	b := t.bookings[id]
+	b := t.bookings.Get(id)
 	if b == nil || (hasTarget && t.target(to) == nil) {
 		return t.tell(Unknown)
 	}
@@ -69,7 +69,7 @@ func (t *Tracker) FirstToken(id DecisionID, now time.Time) (o Outcome, waited ti
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := t.tick(now)
-	b := t.bookings[id]
+	b := t.bookings.Get(id)
 	if b == nil {
 		return t.tell(Unknown), 0
 	}
@@ -91,7 +91,7 @@ func (t *Tracker) Generating(id DecisionID, outputTokens int, now time.Time) Out
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := t.tick(now)
-	b := t.bookings[id]
+	b := t.bookings.Get(id)
 	if b == nil {
 		return t.tell(Unknown)
 	}
@@ -120,7 +120,7 @@ func (t *Tracker) Finish(id DecisionID, outputTokens int, now time.Time) Outcome
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.tick(now)
-	b := t.bookings[id]
+	b := t.bookings.Get(id)
 	if b == nil {
 		return t.tell(Unknown)
 	}
@@ -152,7 +152,7 @@ func (t *Tracker) abandon(id DecisionID, now time.Time, counter *uint64, isTold 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.tick(now)
-	b := t.bookings[id]
+	b := t.bookings.Get(id)
 	if b == nil {
 		return t.tell(Unknown)
 	}

@@ -19,7 +19,7 @@ func audit(t *testing.T, tr *Tracker) {
 	defer tr.mu.Unlock()
 	sums, listed, timed := make([]target, len(tr.targets)), make([]int, len(tr.targets)), make([]int, len(tr.targets))
 	named, onGateway := 0, 0
-	for id, b := range tr.bookings {
+	for id, b := range tr.bookings.All {
 		if b.ID != id || tr.targets[b.Target] == nil {
 			t.Fatalf("booking %d is filed as %d on target %d", b.ID, id, b.Target)
 		}
@@ -52,8 +52,8 @@ func audit(t *testing.T, tr *Tracker) {
 		}
 		return n
 	}
-	if n := count(&tr.leases); n != len(tr.bookings) {
-		t.Errorf("%d leases, %d bookings", n, len(tr.bookings))
+	if n := count(&tr.leases); n != tr.bookings.Len() {
+		t.Errorf("%d leases, %d bookings", n, tr.bookings.Len())
 	}
 	for name, l := range tr.gateways {
 		n := count(l)

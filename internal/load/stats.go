@@ -33,7 +33,7 @@ func (t *Tracker) Stats() Stats {
 	return Stats{
 		Counters:   t.count,
 		Targets:    t.known,
-		Bookings:   len(t.bookings),
+		Bookings:   t.bookings.Len(),
 		Gateways:   len(t.gateways),
 		MeanOutput: t.meanOutput,
 	}

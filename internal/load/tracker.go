@@ -30,7 +30,7 @@ type Tracker struct {
 	clock    int64     // latest now seen, nanoseconds since epoch
 	targets  []*target // by TargetID; nil where unknown
 	known    int       // of targets
-	bookings map[DecisionID]*booking
+	bookings IDTable[booking]
 	requests map[string]*booking
 	gateways map[string]*list
 	habits   map[string]habit // of gateways: see presume.go
@@ -76,7 +76,6 @@ type target struct {
 func New(cfg Config) *Tracker {
 	return &Tracker{
 		cfg:          cfg.withDefaults(),
-		bookings:     make(map[DecisionID]*booking),
 		requests:     make(map[string]*booking),
 		gateways:     make(map[string]*list),
 		habits:       make(map[string]habit),
@@ -151,11 +150,11 @@ func (t *Tracker) BookMarked(b Booking, m Marks, now time.Time) error {
 	if g == nil {
 		return ErrUnknownTarget
 	}
-	if t.bookings[b.ID] != nil || (b.RequestID != "" && t.requests[b.RequestID] != nil) {
+	if t.bookings.Get(b.ID) != nil || (b.RequestID != "" && t.requests[b.RequestID] != nil) {
 		t.count.Repeated++
 		return ErrRepeated
 	}
-	if len(t.bookings) >= t.cfg.MaxBookings {
+	if t.bookings.Len() >= t.cfg.MaxBookings {
 		t.count.Full++
 		return ErrFull
 	}
@@ -168,7 +167,7 @@ func (t *Tracker) BookMarked(b Booking, m Marks, now time.Time) error {
 		n.marks, n.markTokens = append(n.marks[:0], m.Blocks...), within(m.Tokens, maxTokens/max(len(m.Blocks), 1))
 		n.amounts.shared = within(m.Covered, int(n.amounts.prompt))
 	}
-	t.bookings[b.ID] = n
+	t.bookings.Put(b.ID, n)
 	if b.RequestID != "" {
 		t.requests[b.RequestID] = n
 	}
@@ -221,7 +220,7 @@ func (t *Tracker) Living(requestID string) (DecisionID, bool) {
 func (t *Tracker) Lookup(id DecisionID) (Booking, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	b := t.bookings[id]
+	b := t.bookings.Get(id)
 	if b == nil {
 		return Booking{}, false
 	}
@@ -241,7 +240,7 @@ func (t *Tracker) Ages(id DecisionID, now time.Time) Ages {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := t.tick(now)
-	b := t.bookings[id]
+	b := t.bookings.Get(id)
 	if b == nil {
 		return Ages{}
 	}
@@ -308,7 +307,7 @@ func (t *Tracker) release(b *booking) {
 	t.targets[b.Target].leave(b)
 	t.leaveGateway(b)
 	t.leases.remove(b)
-	delete(t.bookings, b.ID)
+	t.bookings.Remove(b.ID)
 	if b.RequestID != "" {
 		delete(t.requests, b.RequestID)
 	}
@@ -317,15 +316,25 @@ func (t *Tracker) release(b *booking) {
 	t.free = b
 }
 
-// fresh takes an ended booking for reuse or makes one.
+// fresh takes an ended booking for reuse. Where there is none it makes some that lie side by side, as they will be used.
 func (t *Tracker) fresh() *booking {
-	b := t.free
-	if b == nil {
-		return new(booking)
+	if t.free == nil {
+		some := make([]booking, bookingsMade)
+		for i := range some {
+			some[i].marks = some[i].room[:0]
+			if i > 0 {
+				some[i-1].links[byLease].next = &some[i]
+			}
+		}
+		t.free = &some[0]
 	}
+	b := t.free
 	t.free = b.links[byLease].next // pushBack overwrites the link
 	return b
 }
+
+// bookingsMade is how many bookings are made at a time.
+const bookingsMade = 32
 
 func (t *Tracker) joinGateway(b *booking, name string) {
 	b.Gateway = name

@@ -22,7 +22,7 @@ import (
 type guesses struct {
 	mu      sync.RWMutex
 	tree    guessTree
-	living  map[load.DecisionID]*guess
+	living  load.IDTable[guess]
 	queue   []due     // a heap; see guessqueue.go
 	epoch   time.Time // the first now
 	targets []*guess  // by TargetID: the newest of those there, see guess.next
@@ -59,10 +59,9 @@ const guessMost = 2 * time.Minute
 
 func newGuesses(maxBlocks int, after time.Duration) *guesses {
 	return &guesses{
-		tree:   newGuessTree(),
-		living: make(map[load.DecisionID]*guess),
-		max:    maxBlocks,
-		after:  after,
+		tree:  newGuessTree(),
+		max:   maxBlocks,
+		after: after,
 	}
 }
 
@@ -99,7 +98,7 @@ func (g *guesses) add(id load.DecisionID, target fleet.TargetID, chain []block.I
 	}
 	g.targets[target] = x
 	g.blocks += len(chain)
-	g.living[id] = x
+	g.living.Put(id, x)
 	g.push(x, g.clock(now)+guessMost)
 }
 
@@ -116,7 +115,7 @@ func (g *guesses) of(target fleet.TargetID) *guess {
 func (g *guesses) believed(id load.DecisionID) []block.ID {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	if x := g.living[id]; x != nil {
+	if x := g.living.Get(id); x != nil {
 		return x.end.chain()
 	}
 	return nil
@@ -126,7 +125,7 @@ func (g *guesses) believed(id load.DecisionID) []block.ID {
 func (g *guesses) linger(id load.DecisionID, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if x := g.living[id]; x != nil {
+	if x := g.living.Get(id); x != nil {
 		x.ended = true
 		if at := g.clock(now) + g.after; at < g.queue[x.place].at {
 			g.queue[x.place].at = at
@@ -139,7 +138,7 @@ func (g *guesses) linger(id load.DecisionID, now time.Time) {
 func (g *guesses) cancel(id load.DecisionID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if x := g.living[id]; x != nil {
+	if x := g.living.Get(id); x != nil {
 		g.shorten(x, 0)
 	}
 }
@@ -159,7 +158,7 @@ func (g *guesses) shorten(x *guess, n int) {
 	if x.next != nil {
 		x.next.prev = x.prev
 	}
-	delete(g.living, x.id)
+	g.living.Remove(x.id)
 	g.unqueue(x.place)
 	*x = guess{next: g.free}
 	g.free = x

@@ -97,8 +97,8 @@ func TestGuessesEqualTwin(t *testing.T) {
 					t.Fatalf("seed %d: %d ended unheard, want %d", seed, got, unheard)
 				}
 			}
-			if len(g.queue) != len(twin) || len(g.living) != len(twin) {
-				t.Fatalf("seed %d: %d in the queue, %d living, want %d", seed, len(g.queue), len(g.living), len(twin))
+			if len(g.queue) != len(twin) || g.living.Len() != len(twin) {
+				t.Fatalf("seed %d: %d in the queue, %d living, want %d", seed, len(g.queue), g.living.Len(), len(twin))
 			}
 			blocks := 0
 			held := make(map[fleet.TargetID]map[block.ID]bool)

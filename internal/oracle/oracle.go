@@ -150,6 +150,7 @@ type Oracle struct {
 	nextID   uint64
 	sessions *lru
 	history  *history
+	blank    []answerPlace             // for answers to come
 	markets  map[string]*policy.Market // by model
 	debts    policy.Debts              // of prefixes
 	board    board

@@ -177,8 +177,8 @@ func TestGuessesJoinABurst(t *testing.T) {
 	// Nobody confirms it: it expires.
 	later := t0.Add(guessMost + time.Second)
 	o.Tick(later)
-	if n := o.guesses.tree.check(t); n != 0 || len(o.guesses.living) != 0 {
-		t.Errorf("after expiry %d guessed blocks, %d guesses are left", n, len(o.guesses.living))
+	if n := o.guesses.tree.check(t); n != 0 || o.guesses.living.Len() != 0 {
+		t.Errorf("after expiry %d guessed blocks, %d guesses are left", n, o.guesses.living.Len())
 	}
 }
 
@@ -217,7 +217,7 @@ func TestGuessesAreBounded(t *testing.T) {
 		t.Errorf("%d blocks remembered, bound 10", o.guesses.blocks)
 	}
 	// Forgetting one by one must come out even.
-	for id := range o.guesses.living {
+	for id := range o.guesses.living.All {
 		o.guesses.cancel(id)
 	}
 	if o.guesses.blocks != 0 || o.guesses.tree.check(t) != 0 {

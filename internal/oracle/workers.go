@@ -208,7 +208,7 @@ func (o *Oracle) Stats(now time.Time) Stats {
 		}
 	}
 	o.guesses.mu.Lock()
-	s.Guesses, s.Forgone = len(o.guesses.living), o.guesses.forgone
+	s.Guesses, s.Forgone = o.guesses.living.Len(), o.guesses.forgone
 	o.guesses.mu.Unlock()
 	return s
 }
