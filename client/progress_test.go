@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -199,11 +200,30 @@ func TestOracleWithoutProgress(t *testing.T) {
 		return chose("1", "a"), nil
 	}
 	inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
-		r := NewRouter(conn)
+		var log lines
+		r := NewRouter(conn, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		d, err := r.Route(t.Context(), ask())
+		if err != nil || d.Source != SourceOracle {
+			t.Errorf("route: %v, %v", d, err)
+		}
+		r.Dispatched(d) // before anybody knows
 		defer running(t, r)()
-		<-time.After(time.Hour)
+		for range 60 {
+			<-time.After(time.Minute)
+			r.Generating(d, 1)
+		}
+		r.Finished(d, 2, 0)
+		if err := r.Flush(t.Context()); !errors.Is(err, ErrUnserved) {
+			t.Errorf("flush: %v", err)
+		}
 		if n := f.called("ReportProgress"); n != 1 {
 			t.Errorf("asked %d times", n)
+		}
+		if n, all := log.count("takes no progress reports"), log.count("level="); n != 1 || all != 1 {
+			t.Errorf("%d lines about it, %d in all", n, all)
+		}
+		if s := r.Stats(); s.ProgressQueued != 0 || s.ProgressDropped != 62 {
+			t.Errorf("%d steps wait, %d were dropped, want none and 62", s.ProgressQueued, s.ProgressDropped)
 		}
 		if d, err := r.Route(t.Context(), ask()); err != nil || d.Source != SourceOracle {
 			t.Errorf("route: %v, %v", d, err)

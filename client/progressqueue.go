@@ -10,6 +10,8 @@ import (
 // progressQueue holds events until the oracle has them, in the order they came. Steps are kept until they are acknowledged
 // and are sent again on a new stream; signs of life are sent once: a newer one is worth more than a repeat.
 //
+// An oracle that takes no progress reports gets none: the queue is then refused, and stays empty until it is not any more.
+//
 // Invariant: len(steps) + len(signs) + len(unacked) <= limit. When it is full the oldest sign goes, then the oldest
 // unacknowledged step (it probably arrived), then the oldest step. mu is a leaf lock.
 type progressQueue struct {
@@ -22,6 +24,7 @@ type progressQueue struct {
 	unacked fifo[queued] // steps sent on this stream
 	number  uint64       // of the newest event
 	dropped uint64
+	refused *Error        // why nothing is kept; nil: it is
 	changed chan struct{} // closed and replaced when something left the queue; nil while nobody waits
 }
 
@@ -40,6 +43,11 @@ func newProgressQueue(limit int) *progressQueue {
 func (q *progressQueue) put(e *kvoraclev1.ProgressEvent) {
 	q.mu.Lock()
 	q.number++
+	if q.refused != nil {
+		q.dropped++
+		q.mu.Unlock()
+		return
+	}
 	if q.steps.len()+q.signs.len()+q.unacked.len() >= q.limit {
 		q.drop()
 	}
@@ -51,6 +59,18 @@ func (q *progressQueue) put(e *kvoraclev1.ProgressEvent) {
 	}
 	q.mu.Unlock()
 	wake(q.wake)
+}
+
+// refuse drops everything, now and from now on; with nil, from now on all is kept again.
+func (q *progressQueue) refuse(why *Error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.refused = why
+	if why != nil {
+		q.dropped += uint64(q.steps.len() + q.signs.len() + q.unacked.len())
+		q.steps, q.signs, q.unacked = fifo[queued]{}, fifo[queued]{}, fifo[queued]{}
+		q.announce()
+	}
 }
 
 func (q *progressQueue) drop() {
@@ -106,7 +126,8 @@ func (q *progressQueue) rewind() {
 	q.steps.prepend(again)
 }
 
-// flush waits until every event put so far has been acknowledged, sent (signs of life) or dropped.
+// flush waits until every event put so far has been acknowledged, sent (signs of life) or dropped; the error may be why
+// all are.
 func (q *progressQueue) flush(ctx context.Context) error {
 	q.mu.Lock()
 	last := q.number
@@ -123,7 +144,10 @@ func (q *progressQueue) flush(ctx context.Context) error {
 		}
 		q.mu.Lock()
 	}
-	q.mu.Unlock()
+	defer q.mu.Unlock()
+	if q.refused != nil {
+		return q.refused
+	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 // sendProgress keeps the ReportProgress stream open until ctx is done. It returns the oracle's refusal of the hello.
 func (r *Router) sendProgress(ctx context.Context) error {
+	r.progress.refuse(nil)
 	retry := r.cfg.reconnect
 	var trouble news
 	for {
@@ -24,6 +25,7 @@ func (r *Router) sendProgress(ctx context.Context) error {
 		switch {
 		case !heard && errors.Is(e, ErrUnserved):
 			r.cfg.log.Warn("kvoracle: the oracle takes no progress reports; its leases have to do", "error", err)
+			r.progress.refuse(e)
 			return nil
 		case !heard && (errors.Is(e, ErrInvalid) || errors.Is(e, ErrMismatch)):
 			return e
@@ -94,5 +96,6 @@ func (r *Router) hearProgress(stream grpc.BidiStreamingClient[kvoraclev1.ReportP
 	}
 }
 
-// Flush waits until the oracle has acknowledged every step told so far, or ctx is done. Without a Run it waits for one.
+// Flush waits until the oracle has acknowledged every step told so far, or ctx is done. Without a Run it waits for one. The
+// error is ErrUnserved where the oracle takes no progress reports, and ctx's otherwise.
 func (r *Router) Flush(ctx context.Context) error { return r.progress.flush(ctx) }

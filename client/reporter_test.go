@@ -113,9 +113,24 @@ func TestOracleWithoutLoadReports(t *testing.T) {
 }
 
 func TestOracleWithoutBlockReports(t *testing.T) {
-	inBubble(t, &fake{}, func(t *testing.T, conn *grpc.ClientConn) {
-		if err := newTestReporter(t, conn).Run(t.Context()); !errors.Is(err, ErrUnserved) {
+	f := &fake{}
+	inBubble(t, f, func(t *testing.T, conn *grpc.ClientConn) {
+		var log lines
+		r := newTestReporter(t, conn, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		mustStore(t, r, 1, 2)
+		r.Load(LoadSample{Running: new(1)})
+		if err := r.Run(t.Context()); !errors.Is(err, ErrUnserved) {
 			t.Errorf("got %v", err)
+		}
+		<-time.After(time.Hour)
+		if err := r.Flush(t.Context()); !errors.Is(err, ErrUnserved) {
+			t.Errorf("flush: %v", err)
+		}
+		if blocks, loads := f.called("ReportBlocks"), f.called("ReportLoad"); blocks != 1 || loads != 0 {
+			t.Errorf("asked %d times for blocks, %d for load", blocks, loads)
+		}
+		if n, all := log.count("refused for good"), log.count("level="); n != 1 || all != 1 {
+			t.Errorf("%d lines about it, %d in all", n, all)
 		}
 	})
 }

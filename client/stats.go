@@ -22,7 +22,7 @@ type RouterStats struct {
 	FleetAge time.Duration // since the fleet list was right; 0 while it is watched, negative if there never was one
 
 	ProgressQueued  int    // events that wait to be sent or acknowledged
-	ProgressDropped uint64 // events lost to a full queue
+	ProgressDropped uint64 // events lost to a full queue, or to an oracle that takes none
 	ProgressUnknown uint64 // events the oracle had no booking for
 	ProgressLate    uint64 // events behind what it knew
 	ProgressRefused uint64 // events it found malformed

@@ -194,18 +194,23 @@ func (r *Runner) progress(ctx context.Context, verb string, args []string, o map
 	case "fail":
 		e.Step = &kvoraclev1.ProgressEvent_Failed{Failed: &kvoraclev1.Failed{Reason: "script"}}
 	}
+	if name, ok := o["gw"]; ok {
+		s := r.gates[name]
+		if s == nil {
+			return "", fmt.Errorf("%s: no stream of gateway %q is open", verb, name)
+		}
+		answer, err := s.tell(&kvoraclev1.ReportProgressRequest_Event{Event: e})
+		if err != nil {
+			delete(r.gates, name)
+			return refusal(err)
+		}
+		return answer, nil
+	}
 	m, err := r.route.RecordProgress(ctx, &kvoraclev1.RecordProgressRequest{Events: []*kvoraclev1.ProgressEvent{e}})
 	if err != nil {
 		return refusal(err)
 	}
-	switch {
-	case m.GetApplied() == 1:
-		return "applied\n", nil
-	case m.GetLateEvents() == 1:
-		return "late\n", nil
-	default:
-		return "unknown\n", nil
-	}
+	return outcome(uint64(m.GetUnknownDecisions()), uint64(m.GetLateEvents()), 0), nil
 }
 
 func printCounts(chosen map[string]int) string {

@@ -50,7 +50,10 @@
 //	    prefer.K=V priority= tenant= wait=SECONDS (for a place)
 //	    img=FIRST+COUNT:NAME,... are images under COUNT tokens of the prompt from FIRST on; in an RB line, of the prompts whose
 //	    blocks it names
-//	sent NAME W[/rank] | first NAME | gen NAME n | free NAME [cached=] | cancel NAME | fail NAME    a routed request goes on
+//	sent NAME W[/rank] | first NAME | gen NAME n | free NAME [cached=] | cancel NAME | fail NAME    a routed request goes on;
+//	    with gw=G it is said on the progress stream of gateway G
+//	gateway G eN             opens that stream, of incarnation N of the gateway; cut G closes it
+//	wait SECONDS             lets time pass, up to an hour; against a live server it takes that long
 //	register W               adds a worker that does not report by itself
 //	drain W | undrain W | remove W | invalidate W | list
 //	load W[/rank] [prefill]  requests in flight, own bookings among them, whether prefill is pending, and how that is known

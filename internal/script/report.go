@@ -35,6 +35,10 @@ type loadStream struct {
 func (s *loadStream) close() { s.cancel() }
 
 func (r *Runner) cut(who string) {
+	if s := r.gates[who]; s != nil {
+		s.end()
+		delete(r.gates, who)
+	}
 	if s := r.blocks[who]; s != nil {
 		// A half-close is answered when the server is done with the stream.
 		_ = s.stream.CloseSend() // the end of the stream tells the same

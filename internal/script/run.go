@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -21,6 +22,7 @@ type Runner struct {
 	workers map[string]*worker
 	blocks  map[string]*blockStream // by "w/rank"
 	loads   map[string]*loadStream
+	gates   map[string]*gatewayStream
 	names   map[string]string // decision ids by script name
 }
 
@@ -48,6 +50,7 @@ func New(conn grpc.ClientConnInterface) *Runner {
 		workers: make(map[string]*worker),
 		blocks:  make(map[string]*blockStream),
 		loads:   make(map[string]*loadStream),
+		gates:   make(map[string]*gatewayStream),
 		names:   make(map[string]string),
 	}
 }
@@ -59,6 +62,9 @@ func (r *Runner) Close() {
 	}
 	for _, s := range r.loads {
 		s.close()
+	}
+	for _, s := range r.gates {
+		s.cancel()
 	}
 }
 
@@ -72,7 +78,7 @@ func (r *Runner) Step(ctx context.Context, line string) (string, error) {
 	verb, args := c.words[0], c.words[1:]
 	need := map[string]int{
 		"worker": 1, "RB": 2, "cut": 1, "RL": 1, "RT": 1, "ov": 1, "first": 1, "gen": 2, "free": 1,
-		"cancel": 1, "fail": 1, "sent": 2, "register": 1, "drain": 1, "undrain": 1, "remove": 1, "invalidate": 1, "list": 0, "load": 1,
+		"cancel": 1, "fail": 1, "sent": 2, "gateway": 2, "wait": 1, "register": 1, "drain": 1, "undrain": 1, "remove": 1, "invalidate": 1, "list": 0, "load": 1,
 	}
 	n, known := need[verb]
 	if !known || len(args) < n {
@@ -86,6 +92,10 @@ func (r *Runner) Step(ctx context.Context, line string) (string, error) {
 	case "cut":
 		r.cut(args[0])
 		return "", nil
+	case "gateway":
+		return r.gateway(ctx, args)
+	case "wait":
+		return "", wait(ctx, args[0])
 	case "RL":
 		return r.reportLoad(ctx, args[0], c.options)
 	case "RT", "ov":
@@ -96,6 +106,25 @@ func (r *Runner) Step(ctx context.Context, line string) (string, error) {
 		return r.operate(ctx, verb, args)
 	}
 }
+
+// wait lets time pass.
+func wait(ctx context.Context, seconds string) error {
+	n, err := strconv.ParseFloat(seconds, 64)
+	if err != nil || !(n >= 0 && n <= mostWait) {
+		return fmt.Errorf("wait %s: want 0 to %d seconds", seconds, mostWait)
+	}
+	over := time.NewTimer(time.Duration(n * float64(time.Second)))
+	defer over.Stop()
+	select {
+	case <-over.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// mostWait is the longest wait, in seconds.
+const mostWait = 3600
 
 // worker finds a worker's description, or the usual one.
 func (r *Runner) worker(name string) *worker {

@@ -199,6 +199,27 @@ func TestFirstReportSaysItsLife(t *testing.T) {
 	}
 }
 
+// TestWaitsAndGateways: what cannot be read is a mistake of the script, and asks nobody.
+func TestWaitsAndGateways(t *testing.T) {
+	r := New(refusingConn{})
+	for _, bad := range []string{"wait", "wait x", "wait -1", "wait NaN", "wait 3601", "gateway g", "gateway g 1", "first r gw=g"} {
+		if _, err := r.Step(t.Context(), bad); err == nil || errors.Is(err, errNoConn) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	if answer, err := r.Step(t.Context(), "wait 0.001"); answer != "" || err != nil {
+		t.Errorf("wait: %q, %v", answer, err)
+	}
+	if _, err := r.Step(t.Context(), "gateway g e1"); !errors.Is(err, errNoConn) {
+		t.Errorf("gateway: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Step(ctx, "wait 3600"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a wait that nobody wants any more: %v", err)
+	}
+}
+
 var errNoConn = errors.New("no connection")
 
 type refusingConn struct{}
