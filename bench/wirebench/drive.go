@@ -186,6 +186,7 @@ func (w *world) stream(ctx context.Context, method string, questions [][]byte, i
 type offered struct {
 	latencies []time.Duration // of the answered, from when each was due
 	shed      int             // refused for overload
+	late      int             // ended by the server, since their message did not come in time
 	took      time.Duration
 }
 
@@ -215,6 +216,8 @@ func (w *world) openLoop(ctx context.Context, method string, questions [][]byte,
 				out.latencies = append(out.latencies, took)
 			case status.Code(err) == codes.ResourceExhausted:
 				out.shed++
+			case (status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded) && ctx.Err() == nil:
+				out.late++
 			default:
 				failed = err
 			}

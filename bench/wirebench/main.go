@@ -51,13 +51,14 @@ func main() {
 	core := flag.Int("core", 0, "core of the server; the client takes the next one")
 	traced := flag.Bool("traced", false, "with -serve: make spans, and drop them")
 	sheds := flag.Bool("sheds", false, "with -serve: refuse calls when there are too many")
+	shadow := flag.String("shadow", "", "with -serve: a policy that decides beside the first")
 	profiles := flag.String("profiles", "", "host:port where the server shows its profiles while it is measured")
 	rounds := flag.Int("rounds", 5, "rounds of each scenario")
 	only := flag.String("only", "", "scenarios to run, with commas between")
 	flag.Parse()
 	var err error
 	if *isServer {
-		err = serve(*core, *traced, *sheds, *profiles)
+		err = serve(*core, options{*traced, *sheds, *shadow, *profiles})
 	} else {
 		err = measure(&bench{rounds: *rounds, server: *core, profiles: *profiles, values: make(map[string][]float64)}, *only)
 	}

@@ -31,7 +31,7 @@ import (
 
 // serve is the measured process: the real server, an echo beside it on the same port, and on a second port the same echo
 // on a gRPC server as it comes out of the box. It ends when its input does.
-func serve(core int, traced, sheds bool, profiles string) error {
+func serve(core int, as options) error {
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(server.GCPercent) // as the program does
 	if err := pin(core); err != nil {
@@ -39,11 +39,12 @@ func serve(core int, traced, sheds bool, profiles string) error {
 	}
 	cfg := server.DefaultConfig()
 	cfg.Listen, cfg.OpsListen = "127.0.0.1:0", ""
-	if !sheds {
+	cfg.ShadowPolicy = as.shadow
+	if !as.sheds {
 		cfg.QueueTarget = -1
 	}
 	opts := []server.Option{server.WithService(&echoService, echo{})}
-	if traced {
+	if as.traced {
 		opts = append(opts, server.WithSpanProcessor(dropped{}))
 	}
 	s, err := server.New(cfg, opts...)
@@ -62,12 +63,12 @@ func serve(core int, traced, sheds bool, profiles string) error {
 	plain := grpc.NewServer(grpc.MaxRecvMsgSize(cfg.MaxPromptTokens*4 + 64<<10))
 	plain.RegisterService(&plainService, echo{})
 	go func() { _ = plain.Serve(lis) }()
-	if profiles != "" {
+	if as.profiles != "" {
 		runtime.SetMutexProfileFraction(100)
 		mux := http.NewServeMux()
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		go func() { _ = http.ListenAndServe(profiles, mux) }()
+		go func() { _ = http.ListenAndServe(as.profiles, mux) }()
 	}
 	fmt.Printf("listening %s %s\n", s.Addr(), lis.Addr())
 	go func() {

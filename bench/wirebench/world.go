@@ -36,10 +36,18 @@ type world struct {
 	known   [distinct][]uint64
 }
 
+// options are how a server process differs from the ordinary one.
+type options struct {
+	traced   bool   // it makes spans, and drops them
+	sheds    bool   // it refuses calls when there are too many
+	shadow   string // a policy that decides beside the first; empty: none
+	profiles string // host:port where it shows its profiles; empty: nowhere
+}
+
 // start brings up a server process with a fleet in which each of the prompts is held by some.
-func start(ctx context.Context, core, workers, tokens int, traced, sheds bool, profiles string) (*world, error) {
-	p, err := child.Start("-serve", fmt.Sprintf("-core=%d", core), fmt.Sprintf("-traced=%v", traced),
-		fmt.Sprintf("-sheds=%v", sheds), "-profiles="+profiles)
+func start(ctx context.Context, core, workers, tokens int, as options) (*world, error) {
+	p, err := child.Start("-serve", fmt.Sprintf("-core=%d", core), fmt.Sprintf("-traced=%v", as.traced),
+		fmt.Sprintf("-sheds=%v", as.sheds), "-shadow="+as.shadow, "-profiles="+as.profiles)
 	if err != nil {
 		return nil, err
 	}
