@@ -103,14 +103,13 @@
 // Match: a look-up for each segment on the way, then a step for each member of it; comparing is a load for each block up to
 // 64 and one for each segment in longer chains. When nothing of it is in a cache, that is four loads which follow from one
 // another for each segment: the table, its line, the segment, and its ids and list side by side. Store: one look at one line
-// of a table for each new block, eight or more of them at a time, and one entry; none for those that follow each other in
-// memory. A chain that is told in pieces is copied about twice before it is all there. Remove: a look-up for each block that
-// does not stand beside the one before. Both: two locks for each segment touched. A hole or its repair costs the spans of its
-// part and one step
-// for each part of the same ledger behind it. Drop: a new view, a bit for each slot. A table grows by a line in eight to a
-// line in four of each group, under its own lock: a 256th of all locations moves while others go on. Making room: a look at
-// each ledger's size and one at each part of the one that gives, for at least a 64th of what that has, of little an
-// eighth or 32; only its own operations wait meanwhile.
+// of a table for each new block, or at two side by side, for eight blocks or more at a time, and one entry; none for those
+// that follow each other in memory. A chain that is told in pieces is copied about twice before it is all there. Remove: a
+// look-up for each block that does not stand beside the one before. Both: two locks for each segment touched. A hole or its
+// repair costs the spans of its part and one step for each part of the same ledger behind it. Drop: a new view, a bit for
+// each slot. A table grows by a line in eight to a line in four of each group, under its own lock: a 256th of all locations
+// moves while others go on. Making room: a look at each ledger's size and one at each part of the one that gives, for at
+// least a 64th of what that has, of little an eighth or 32; only its own operations wait meanwhile.
 //
 // # Memory
 //

@@ -71,6 +71,9 @@ func checkLedger(t *testing.T, l *Ledger) (segments int) {
 		checkMember(t, l, n)
 	}
 	for id, g := range l.ghosts {
+		if !l.isGhost(id) {
+			t.Errorf("ghost %d is not known as one", id)
+		}
 		kids += l.checkKids(t, g.kid, 0, 0)
 		if g == (ghost{}) || l.find(id).part != 0 || g.inside != inside[id] {
 			t.Errorf("ghost %d: %+v, want %d inside; held at %v", id, g, inside[id], l.find(id))

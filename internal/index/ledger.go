@@ -43,6 +43,7 @@ type Ledger struct {
 	free      uint32 // head of the list of free parts
 	spans     slab
 	ghosts    map[block.ID]ghost
+	sieve     sieve              // of all ghosts
 	strays    map[block.ID]int32 // held blocks whose successors are not where they belong; how many are inside segments
 	dirty     []uint32           // parts to be settled at the end of the operation
 	single    [1]span            // see all
@@ -64,6 +65,7 @@ func (l *Ledger) reset() {
 	l.branches.Store(0)
 	l.spans = slab{}
 	l.ghosts = make(map[block.ID]ghost)
+	l.sieve = sieve{}
 	l.strays = make(map[block.ID]int32)
 	l.last = place{}
 	l.turnTo(0)

@@ -26,7 +26,7 @@ func (l *Ledger) hang(i uint32, up place) {
 		l.parts[g.kid].prev = i
 	}
 	g.kid = i
-	l.ghosts[s.parent] = g
+	l.setGhost(s.parent, g)
 }
 
 // hook puts a part among the kids of another.
@@ -78,7 +78,7 @@ func (l *Ledger) haunt(id block.ID, g ghost) {
 		l.entries--
 		return
 	}
-	l.ghosts[id] = g
+	l.setGhost(id, g)
 }
 
 // soil notes that a part has to be settled.
@@ -115,7 +115,7 @@ func (l *Ledger) put(at place, id block.ID, up place, copies [fleet.NumTiers]uin
 			l.entries++
 		}
 		b.inside++
-		l.ghosts[before] = b
+		l.setGhost(before, b)
 	}
 	if wasGhost {
 		l.revive(at, id, g)
@@ -289,7 +289,7 @@ func (l *Ledger) take(at place, id block.ID) {
 	if g == (ghost{}) {
 		l.entries--
 	} else {
-		l.ghosts[id] = g
+		l.setGhost(id, g)
 	}
 	if at.index == 0 {
 		l.unhang(at.part)

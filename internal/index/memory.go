@@ -142,14 +142,11 @@ func (s *space) put(pos uint32, order int) {
 	s.free[order][pos] = struct{}{}
 }
 
-// retire frees pieces of one size once nobody can be in them.
-func (s *space) retire(e *epochs, pos []uint32, order int) {
+// retire frees a piece once nobody can be in it.
+func (s *space) retire(e *epochs, pos uint32, order int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := e.turn()
-	for _, p := range pos {
-		s.limbo = append(s.limbo, deadPlane{now, p, uint8(order)})
-	}
+	s.limbo = append(s.limbo, deadPlane{e.turn(), pos, uint8(order)})
 	oldest := e.oldest()
 	n := 0
 	for ; n < len(s.limbo) && s.limbo[n].epoch < oldest; n++ {

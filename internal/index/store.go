@@ -165,7 +165,7 @@ func (l *Ledger) check(pl *plan, up place, p Parent, ids []block.ID, room int) R
 	pl.hasGhosts = false
 	clear(pl.seen)
 	if !p.IsRoot && up.part == 0 {
-		if _, ok := l.ghosts[p.ID]; !ok {
+		if !l.isGhost(p.ID) {
 			if pl.costs++; pl.costs > room {
 				return Capacity
 			}
@@ -233,7 +233,7 @@ func (l *Ledger) check(pl *plan, up place, p Parent, ids []block.ID, room int) R
 				continue
 			}
 		}
-		if _, isGhost := l.ghosts[id]; isGhost {
+		if l.isGhost(id) {
 			pl.hasGhosts = true
 		} else if p.IsRoot || id != p.ID {
 			if pl.costs++; pl.costs > room {

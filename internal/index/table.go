@@ -68,8 +68,10 @@ type table struct {
 // whose groups are a line larger can be made from what the lines say, and only each doubling has to look all ids up. What
 // has no room in its line goes to another one of the group, and only then to the next group.
 //
-// Each line of all groups together is a plane: a piece of words.
+// The lines of a group lie side by side as far as the memory comes in powers of two: four, the next four or two, and one.
+// The next line on a way is nearly always in the same page then, and often fetched already.
 type store struct {
+	// Where each line of group 0 is, a multiple of eight, and in the lower bits the logarithm of how many lie side by side.
 	planes [groupMost]uint32
 	log    uint32 // groups, a power of two
 	size   uint32 // lines in a group; 0: an empty table
@@ -103,21 +105,27 @@ func (t *table) set(s *store) {
 	t.seq.Add(1)
 }
 
-// order is the logarithm of the words in a plane.
-func (s *store) order() int { return int(s.log) + 3 }
-
 // lines counts the lines.
 func (s *store) lines() int { return int(s.size) << s.log }
 
 // newStore makes an empty store.
 func (ix *Index) newStore(log, size uint32) *store {
 	s := &store{log: log, size: size, words: &ix.space.words}
-	for i := range size {
-		s.planes[i] = ix.space.take(s.order())
-		clear(ix.words(s.planes[i], 1<<s.order()))
+	for i := uint32(0); i < size; {
+		wide := uint32(bits.Len32(min(size-i, groupLeast))) - 1
+		order := s.order(wide)
+		pos := ix.space.take(order)
+		clear(ix.words(pos, 1<<order))
+		for k := range uint32(1) << wide {
+			s.planes[i] = pos + k*(lineWords/2) | wide
+			i++
+		}
 	}
 	return s
 }
+
+// order is the logarithm of the words in a piece with so many lines of each group.
+func (s *store) order(wide uint32) int { return int(s.log+wide) + 3 }
 
 // table chooses a table. Some have twice as many ids as others and the rest are in between, so that they do not grow all
 // at the same time: y = x + x(1-x)/3 in 16 bits, which has the slopes 4/3 to 2/3.
@@ -139,7 +147,8 @@ func (s *store) home(hash uint64) (line, first, tag uint32) {
 func (s *store) lineOf(tag uint32) uint32 { return tag >> 2 * s.size >> 8 }
 
 func (s *store) line(i uint32) *[lineWords]uint32 {
-	w := s.words.at(s.planes[i%groupMost] + i/groupMost*(lineWords/2))
+	p := s.planes[i%groupMost]
+	w := s.words.at(p&^(groupMost-1) + i/groupMost*(lineWords/2)<<(p%groupMost))
 	return (*[lineWords]uint32)(unsafe.Pointer(w))
 }
 
@@ -472,8 +481,10 @@ func (ix *Index) grow(t *table, s *store) (now *store) {
 // swap lets readers see another store.
 func (ix *Index) swap(t *table, old, now *store) {
 	t.set(now)
-	if old.size > 0 {
-		ix.space.retire(&ix.epochs, old.planes[:old.size], old.order())
+	for i := uint32(0); i < old.size; {
+		wide := old.planes[i] % groupMost
+		ix.space.retire(&ix.epochs, old.planes[i]&^(groupMost-1), old.order(wide))
+		i += 1 << wide
 	}
 }
 
