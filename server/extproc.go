@@ -33,6 +33,7 @@ func (s *Server) newExtProc() *extproc.Service {
 		Queue:            extproc.Queue{MaxWait: s.cfg.GatewayMaxQueue},
 		FirstByteIsToken: s.cfg.FirstByteIsToken,
 		Guard:            s.rescuedLoop,
+		HasReplicas:      s.cfg.NATSURL != "",
 	}
 	cfg.Queue.Objectives, _ = parseObjectives(s.cfg.Objectives)
 	if s.cfg.TokenizeURL != "" {

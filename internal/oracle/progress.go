@@ -84,6 +84,12 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 	return out, nil
 }
 
+// IsBooked says whether a decision's booking lives here.
+func (o *Oracle) IsBooked(id DecisionID) bool {
+	_, ok := o.load.Lookup(id)
+	return ok
+}
+
 // progress applies one step here.
 func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 	var out Outcome

@@ -40,7 +40,7 @@ type Entry uint8
 const (
 	EntryEnded   Entry = iota // it has ended a booking
 	EntryAlive                // of a request under way: its booking lives on
-	EntryUnknown              // its decision is not known here: another replica's, or over already
+	EntryUnknown              // its decision is not known: over already, or another replica's where those are not told of each other
 	EntryForeign              // of a request for which nothing was booked
 	EntryLost                 // none: a booking was given up since none came for it
 
@@ -116,11 +116,11 @@ func (s *Service) entry(e *accesslogdatav3.HTTPAccessLogEntry, now time.Time) En
 		return EntryForeign
 	}
 	l := s.find(name)
+	isEnd := c.GetAccessLogType() == accesslogdatav3.AccessLogType_NotSet || c.GetAccessLogType() == accesslogdatav3.AccessLogType_DownstreamEnd
 	if l == nil {
-		return EntryUnknown
+		return s.passOn(name, e, isEnd, now)
 	}
 	served := hostPort(c.GetUpstreamRemoteAddress())
-	isEnd := c.GetAccessLogType() == accesslogdatav3.AccessLogType_NotSet || c.GetAccessLogType() == accesslogdatav3.AccessLogType_DownstreamEnd
 	switch { // all other types come while it goes on
 	case isEnd && l.logged(served, ending(e), s.firstByte(e), now):
 		return EntryEnded
@@ -129,6 +129,26 @@ func (s *Service) entry(e *accesslogdatav3.HTTPAccessLogEntry, now time.Time) En
 	default:
 		return EntryUnknown
 	}
+}
+
+// passOn tells the oracle, and it the other replicas, of a decision that was not made by this one. Who has served it is not told: its
+// targets are not known here.
+func (s *Service) passOn(name string, e *accesslogdatav3.HTTPAccessLogEntry, isEnd bool, now time.Time) Entry {
+	id, err := strconv.ParseUint(name, 16, 64)
+	if err != nil || !s.cfg.HasReplicas {
+		return EntryUnknown
+	}
+	step, as := oracle.Generating, EntryAlive
+	if isEnd {
+		step, as = ending(e), EntryEnded
+		if ttft := s.firstByte(e); ttft > 0 {
+			_, _ = s.cfg.Oracle.Progress(&oracle.Event{Decision: oracle.DecisionID(id), Step: oracle.FirstToken, TTFT: ttft.Seconds(), Cached: -1}, now)
+		}
+	}
+	if out, err := s.cfg.Oracle.Progress(&oracle.Event{Decision: oracle.DecisionID(id), Step: step, Cached: -1}, now); err != nil || out != oracle.Applied {
+		return EntryUnknown
+	}
+	return as
 }
 
 // ending says how a request has ended.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -106,6 +107,47 @@ func TestLogSparesTheStream(t *testing.T) {
 		r.log(entryOf(decision, 1, 200))
 	}
 	r.s.Tick(time.Now().Add(time.Second)) // no more is to be heard of the bodies
+}
+
+// TestLogOfReplicas: where others decide too, an entry about a decision of theirs goes to the oracle, and a booking of ours of which
+// the end was told there is not waited for.
+func TestLogOfReplicas(t *testing.T) {
+	for _, has := range []bool{false, true} {
+		r := start(t, 2, func(c *Config) { c.HasReplicas = has })
+		r.isLogged = true
+		_, ours := r.short()
+		a, err := r.o.Route(t.Context(), &oracle.RouteRequest{Model: "m", Prompt: oracle.TextPrompt([][]byte{[]byte(question)})}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs := strconv.FormatUint(uint64(a.Decision), 16)
+		alive, want := entryOf(theirs, 1, 0), []Entry{EntryUnknown, EntryUnknown, EntryUnknown, EntryUnknown}
+		alive.CommonProperties.AccessLogType = accesslogdatav3.AccessLogType_DownstreamPeriodic
+		if has {
+			want = []Entry{EntryAlive, EntryEnded, EntryUnknown, EntryUnknown}
+		}
+		if d := cmp.Diff(want, r.log(alive, entryOf(theirs, 1, 200), entryOf(theirs, 1, 200), entryOf("no number", 1, 200))); d != "" {
+			t.Errorf("with replicas %v (-want +got):\n%s", has, d)
+		}
+		id, err := strconv.ParseUint(ours, 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range []oracle.DecisionID{a.Decision, oracle.DecisionID(id)} {
+			if _, err := r.o.Progress(&oracle.Event{Decision: d, Step: oracle.Finished, Cached: -1}, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.s.Tick(time.Now().Add(renewEvery - time.Second))
+		if n := len(r.s.lives); n != 1 {
+			t.Errorf("%d are waited for at once, want 1", n)
+		}
+		r.s.Tick(time.Now().Add(renewEvery))
+		if n := len(r.s.lives); n != map[bool]int{false: 1, true: 0}[has] {
+			t.Errorf("with replicas %v %d are waited for", has, n)
+		}
+		r.s.Tick(time.Now().Add(2 * defaultLogSilence))
+	}
 }
 
 // TestUnheardChoice: a choice that comes when the proxy has left at its message_timeout is not booked until the log's silence: the log

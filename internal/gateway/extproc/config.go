@@ -14,6 +14,8 @@ type Oracle interface {
 	Progress(e *oracle.Event, now time.Time) (oracle.Outcome, error)
 	// Addresses lists where workers are reached that can be chosen; only narrows them unless it is nil.
 	Addresses(only []string) []string
+	// IsBooked says whether a decision's booking lives.
+	IsBooked(id oracle.DecisionID) bool
 	// At finds the worker of a model that is reached at an address.
 	At(model, hostPort string) (worker string, ok bool)
 }
@@ -55,6 +57,9 @@ type Config struct {
 	// LogSilence is how long a booking is kept after its stream has ended, or after the last news, until the access log tells
 	// its end; default 2 min. It matters where Envoy is lost: a booking's lease may end it sooner.
 	LogSilence time.Duration
+	// HasReplicas says that other replicas decide too, and that Oracle passes steps of their decisions on: an access log may then
+	// come to one replica for all, and the end of a booking be told elsewhere.
+	HasReplicas bool
 	// MaxAwaited bounds the bookings that wait for that; default 65,536. What is beyond ends with its stream.
 	MaxAwaited int
 	// Guard runs what a call leaves to another goroutine, and makes an error of a panic there. nil: nothing does.

@@ -16,6 +16,7 @@ type life struct {
 	byLog   bool          // an access log tells its end
 	renewed time.Time     // the last news; guarded by Service.mu
 	isLeft  bool          // its stream has ended, and the log's word is awaited; guarded by Service.mu
+	doubted time.Time     // when it was last asked whether another replica has heard it; guarded by Service.mu
 	settles time.Time     // not zero: it has ended well, and its observer may still say more; guarded by Service.mu
 	over    chan struct{} // closed at the end
 
@@ -201,6 +202,17 @@ func (l *life) lost() {
 	if !l.isOver {
 		l.end(oracle.Cancelled, nil)
 		l.s.cfg.Observer.Logged(EntryLost)
+	}
+}
+
+// endedElsewhere forgets one of which another replica has heard the end.
+func (l *life) endedElsewhere() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.isOver {
+		l.isOver = true
+		close(l.over)
+		l.s.forget(l)
 	}
 }
 

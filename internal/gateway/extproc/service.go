@@ -83,7 +83,7 @@ const renewEvery = 5 * time.Second
 // Tick renews the bookings whose streams are open, and ends those of which nothing more is to be heard. Call it a few times
 // a second.
 func (s *Service) Tick(now time.Time) {
-	var due, settled, lost []*life
+	var due, settled, lost, doubted []*life
 	s.mu.Lock()
 	for _, l := range s.lives {
 		switch {
@@ -92,8 +92,12 @@ func (s *Service) Tick(now time.Time) {
 				settled = append(settled, l)
 			}
 		case l.isLeft:
-			if now.Sub(l.renewed) >= s.cfg.LogSilence {
+			switch {
+			case now.Sub(l.renewed) >= s.cfg.LogSilence:
 				lost = append(lost, l)
+			case s.cfg.HasReplicas && now.Sub(l.doubted) >= renewEvery:
+				l.doubted = now
+				doubted = append(doubted, l)
 			}
 		case now.Sub(l.renewed) >= renewEvery:
 			l.renewed = now
@@ -109,6 +113,11 @@ func (s *Service) Tick(now time.Time) {
 	}
 	for _, l := range lost {
 		l.lost()
+	}
+	for _, l := range doubted {
+		if !s.cfg.Oracle.IsBooked(l.answer.Decision) {
+			l.endedElsewhere()
+		}
 	}
 }
 
@@ -137,7 +146,8 @@ func (s *Service) await(l *life) bool {
 		return false
 	}
 	s.left++
-	l.isLeft, l.renewed = true, time.Now()
+	now := time.Now()
+	l.isLeft, l.renewed, l.doubted = true, now, now
 	return true
 }
 
