@@ -134,6 +134,30 @@ func TestReadinessCountsExpectedWorkers(t *testing.T) {
 	})
 }
 
+// TestFullIndexIsReady: a worker that has told more than there is room for is PARTIAL, and as good a reason to be ready as one
+// that is FRESH: it will not get better by waiting. One whose blocks are guessed has told nothing.
+func TestFullIndexIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := setStage(t, clienttest.WithConfig(func(c *server.Config) { c.ExpectedWorkers, c.MaxBlocks = 1, 3 }))
+		fleetIs := func(want healthpb.HealthCheckResponse_ServingStatus) {
+			t.Helper()
+			s.pass(time.Second) // the count is taken a few times a second
+			m, err := healthpb.NewHealthClient(s.oracle.Conn()).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "fleet"})
+			if err != nil || m.GetStatus() != want {
+				t.Errorf("fleet is %v, %v; want %v", m.GetStatus(), err, want)
+			}
+		}
+		s.says("register w2", "ok")
+		s.step("RT ABC as=r1")
+		s.step("first r1")
+		s.step("free r1")
+		s.says("list", "w2 e0 ready r0:approximate,s0,held=3,in_flight=0")
+		fleetIs(healthpb.HealthCheckResponse_NOT_SERVING)
+		s.says("RB w1 e1 s1 +[A AB ABC ABCD]", "ack s1 partial held=3 stored=3 refused=1 evicted=1\nrefused op 3: capacity")
+		fleetIs(healthpb.HealthCheckResponse_SERVING)
+	})
+}
+
 // TestSizesDoNotDrift is case B52: stores, removals and stores again of the blocks of one chain, against a plain set.
 func TestSizesDoNotDrift(t *testing.T) {
 	const chain = "ABCDEFGH"

@@ -140,10 +140,11 @@ func (s *Server) countFresh(now time.Time) {
 	s.health.workers(fresh)
 }
 
-// isFresh says whether every rank's block reports can be trusted.
+// isFresh says whether every rank's block reports can be trusted. Those of a rank that had to give up blocks can: what it is
+// credited with is true, and waiting would not make room.
 func isFresh(w *oracle.WorkerStatus) bool {
 	for i := range w.Ranks {
-		if w.Ranks[i].Blocks != oracle.Fresh {
+		if c := w.Ranks[i].Blocks; c != oracle.Fresh && c != oracle.Partial {
 			return false
 		}
 	}
