@@ -36,7 +36,7 @@ func (r *Report) Markdown(w io.Writer, command string, isPart bool) error {
 	p := &page{w: w}
 	p.f("# Results: every policy on the same requests\n\n")
 	p.f("<!-- Written by `%s`; do not edit. -->\n\n", command)
-	p.f("Written by `%s` out of the traces in [`bench/traces`](../bench/traces/README.md) and three made-up workloads. All\n"+
+	p.f("Written by `%s` out of the traces in [`bench/traces`](../bench/traces/README.md) and six made-up workloads. All\n"+
 		"policies serve the same requests on the same simulated engines (`internal/sim` says how, and what is left out); the numbers are\n"+
 		"the same on every run. Engines are a model: ratios carry further than seconds. kvoracle is the real oracle, in virtual time.\n\n", command)
 	if isPart {
@@ -270,12 +270,15 @@ func (r *Report) writeDegrees(p *page) {
 	}
 	p.f("\nNone of this is a setting: it follows from who reports. Block events are a worker's `ReportBlocks` stream, gauges its `ReportLoad`\n" +
 		"stream; first tokens and ends are the gateway's `ReportProgress`. Of a worker that reports no blocks the cache is guessed from the\n" +
-		"prompts it was sent; a gateway that tells no first tokens is noticed, and prefills then end by the clock.\n\n")
+		"prompts it was sent. A gateway tells nothing until it is heard to: its prefills and its requests then end by the clock, when they are\n" +
+		"predicted to (`internal/load/presume.go`).\n\n")
 }
 
 func (r *Report) writeRules(p *page) {
 	p.f("## Who is who\n\nRules as published, with their default parameters; each is held to it by a transcript in `internal/policy/testdata/published.txt`.\n" +
-		"Rivals know what they use at once and without error. Random ones are the mean of several seeds, their capacity of one.\n\n")
+		"Rivals know what they use at once and without error. Random ones are the mean of several seeds, their capacity of one.\n" +
+		"SGLang's is the rule of SGLang's router and of SMG for years, most against least loaded; the newest SMG holds the chosen one's load\n" +
+		"against the mean instead, with the same thresholds, and is not compared.\n\n")
 	p.row("policy", "rule")
 	p.f("|---|---|\n")
 	for _, l := range r.Policies {

@@ -219,7 +219,7 @@ func TestSuite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(p.Cells) != 7 || len(p.Contestants) != len(Contestants()) {
+	if len(p.Cells) != 10 || len(p.Contestants) != len(Contestants()) {
 		t.Errorf("%d cells, %d contestants", len(p.Cells), len(p.Contestants))
 	}
 	if _, err := Suite(t.TempDir(), true); err == nil {

@@ -65,6 +65,9 @@ func Suite(dir string, isQuick bool) (Plan, error) {
 		{Name: UnsharedName, Title: "nothing shared", Trace: sim.Unshared(generated, 1)},
 		{Name: "hot_head", Title: "one hot head", Trace: sim.HotHead(generated, 1)},
 		{Name: "multi_tenant", Title: "many tenants", Trace: sim.MultiTenant(generated, 1)},
+		{Name: "long_chat", Title: "long answers", Trace: sim.LongChat(generated, 1)},
+		{Name: "retrieval", Title: "documents in any order", Trace: sim.Retrieval(generated, 1)},
+		{Name: "long_agents", Title: "long agents", Trace: sim.LongAgents(generated/2, 1)},
 	} {
 		plan.Cells = append(plan.Cells, Cell{&g, classes[0], 8})
 	}
