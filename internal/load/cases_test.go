@@ -516,6 +516,10 @@ func TestWhatIsPresumedSilencesNobody(t *testing.T) {
 	book := func(id DecisionID, at time.Duration) {
 		mustBook(t, tr, Booking{ID: id, Target: 0, Gateway: "silent", PromptTokens: 1000, UncachedTokens: 1000, PrefillSeconds: 1}, at)
 	}
+	for id := DecisionID(1); id <= 4; id++ {
+		book(id, 0)
+		tr.Finish(id, 5, after(0))
+	}
 	book(11, 0)
 	const later = 5 * time.Second
 	if s := state(tr, 0, later); s.Prefilling != 0 || s.Decoding != 1 {

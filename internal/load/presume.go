@@ -11,7 +11,8 @@ import "container/heap"
 // In the same way a booking of a gateway that tells no ends is presumed over when its output has had its time. It lives
 // on, in no sum, so that news of it is news: then it counts again.
 //
-// A gateway that was never heard of tells nothing. With its first word of a kind it tells that kind.
+// A gateway that was never heard of tells nothing. With its first word it is one that tells everything, until it is found
+// not to.
 const (
 	// presumeAfter is the multiple of its own prefill that a booking is given once its turn has come.
 	presumeAfter = 1.25
@@ -38,33 +39,22 @@ type habit struct{ first, end float64 }
 func (t *Tracker) tellsFirst(gateway string) bool { return t.habits[gateway].first >= 0.5 }
 func (t *Tracker) tellsEnd(gateway string) bool   { return t.habits[gateway].end >= 0.5 }
 
-// heard notes that a first token was told.
-func (t *Tracker) heard(b *booking) {
-	if h := t.habits[b.Gateway]; h.first == 0 {
-		h.first = 1
-		t.setHabit(b.Gateway, h)
+// heard notes a word of a gateway.
+func (t *Tracker) heard(gateway string) {
+	if _, known := t.habits[gateway]; !known {
+		t.setHabit(gateway, habit{1, 1})
 	}
 }
 
-// learnHabit notes the end of a request, and whether it was told.
-func (t *Tracker) learnHabit(b *booking, isTold bool) {
-	t.learnEnd(b, isTold)
-	if h := t.habits[b.Gateway]; h.first > 0 {
-		h.first = lean(h.first, b.told)
-		t.setHabit(b.Gateway, h)
-	}
-}
-
-// learnEnd notes whether an end was told.
-func (t *Tracker) learnEnd(b *booking, isTold bool) {
-	h := t.habits[b.Gateway]
-	switch {
-	case h.end > 0:
-		h.end = lean(h.end, isTold)
-	case isTold:
-		h.end = 1
-	default:
+// learnHabit notes the end of a request, and whether it was told. One that was given up says nothing of first tokens.
+func (t *Tracker) learnHabit(b *booking, isTold, isGivenUp bool) {
+	h, known := t.habits[b.Gateway]
+	if !known {
 		return
+	}
+	h.end = lean(h.end, isTold)
+	if !isGivenUp {
+		h.first = lean(h.first, b.told)
 	}
 	t.setHabit(b.Gateway, h)
 }

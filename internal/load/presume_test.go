@@ -93,30 +93,33 @@ func TestSilentGatewaysBookingsEndByTheClock(t *testing.T) {
 	if o := tr.Generating(1, 50, after(20*time.Second)); o != Applied {
 		t.Errorf("news of it: %v", o)
 	}
-	expect("half of its output is there", 24990*time.Millisecond, 1)
-	expect("the other half, too", 25*time.Second, 0)
-	tr.Generating(1, 100, after(30*time.Second))
-	expect("more than was expected: as long again", 39990*time.Millisecond, 1)
-	expect("the same, over", 40*time.Second, 0)
-	if st := tr.Stats(); st.Outlived != 3 || st.Bookings != 1 {
-		t.Errorf("stats: %+v", st)
+	expect("a gateway that was heard tells ends", 30*time.Minute, 1)
+	if o := tr.Finish(1, 9, after(30*time.Minute)); o != Applied {
+		t.Errorf("its end: %v", o)
 	}
 
-	// The first end that is told makes the others wait for theirs.
-	book(2, 41*time.Second)
-	if o := tr.Finish(1, 9, after(42*time.Second)); o != Applied {
+	// Four that were lost make it one that does not.
+	for id := DecisionID(11); id <= 14; id++ {
+		book(id, 31*time.Minute)
+	}
+	expect("nothing is known yet", 90*time.Minute, 4)
+	tr.Expire(after(91 * time.Minute))
+	at := 2 * time.Hour
+	book(21, at)
+	expect("it tells no ends", at+11240*time.Millisecond, 1)
+	expect("the same, over", at+11250*time.Millisecond, 0)
+	tr.Generating(21, 50, after(at+20*time.Second))
+	expect("half of its output is there", at+24990*time.Millisecond, 1)
+	expect("the other half, too", at+25*time.Second, 0)
+	tr.Generating(21, 100, after(at+30*time.Second))
+	expect("more than was expected: as long again", at+39990*time.Millisecond, 1)
+	expect("the same, over", at+40*time.Second, 0)
+	if st := tr.Stats(); st.Outlived != 4 || st.Bookings != 1 {
+		t.Errorf("stats: %+v", st)
+	}
+	if o := tr.Finish(21, 9, after(at+time.Minute)); o != Applied {
 		t.Errorf("the end of one that was over: %v", o)
 	}
-	expect("a gateway that tells ends", 30*time.Minute, 1)
-	// Four that were lost make it silent again.
-	tr.Expire(after(2 * time.Hour))
-	for id := DecisionID(11); id <= 13; id++ {
-		book(id, 2*time.Hour)
-	}
-	expect("one was lost", 3*time.Hour-time.Second, 3)
-	tr.Expire(after(3 * time.Hour))
-	book(21, 3*time.Hour)
-	expect("four were", 3*time.Hour+time.Minute, 0)
 }
 
 // TestSamplesEndWhatIsOver: an engine that has fewer requests than a silent gateway has booked shows which are over: the

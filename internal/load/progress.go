@@ -60,6 +60,7 @@ func (t *Tracker) Dispatched(id DecisionID, to fleet.TargetID, hasTarget bool, g
 		t.targets[b.Target].note() // its clock may be another
 	}
 	b.sent = true
+	t.heard(b.Gateway)
 	t.renew(b, at)
 	return t.tell(Applied)
 }
@@ -77,7 +78,7 @@ func (t *Tracker) FirstToken(id DecisionID, now time.Time) (o Outcome, waited ti
 		return t.tell(Late), 0
 	}
 	b.told = true
-	t.heard(b)
+	t.heard(b.Gateway)
 	t.change(b, func() { b.decoding = true })
 	t.schedule(b, at)
 	t.targets[b.Target].turn = at
@@ -105,9 +106,7 @@ func (t *Tracker) Generating(id DecisionID, outputTokens int, now time.Time) Out
 			b.decoding, b.told = true, true
 		}
 	})
-	if out > 0 {
-		t.heard(b)
-	}
+	t.heard(b.Gateway)
 	if b.decoding {
 		t.schedule(b, at)
 	}
@@ -124,7 +123,8 @@ func (t *Tracker) Finish(id DecisionID, outputTokens int, now time.Time) Outcome
 	if b == nil {
 		return t.tell(Unknown)
 	}
-	t.learnHabit(b, true)
+	t.heard(b.Gateway)
+	t.learnHabit(b, true, false)
 	if out := max(within(outputTokens, maxTokens), b.amounts.output); out > 0 {
 		t.meanOutput += meanWeight * (float64(out) - t.meanOutput)
 	}
@@ -157,7 +157,8 @@ func (t *Tracker) abandon(id DecisionID, now time.Time, counter *uint64, isTold 
 		return t.tell(Unknown)
 	}
 	if isTold {
-		t.learnEnd(b, true)
+		t.heard(b.Gateway)
+		t.learnHabit(b, true, true)
 	}
 	t.release(b)
 	*counter++
@@ -183,7 +184,7 @@ func (t *Tracker) Expire(now time.Time) (released int) {
 	defer t.mu.Unlock()
 	at := t.tick(now)
 	for b := t.leases.first; b != nil && at-b.renewed >= int64(t.cfg.Lease); b = t.leases.first {
-		t.learnHabit(b, false)
+		t.learnHabit(b, false, false)
 		t.release(b)
 		released++
 	}

@@ -31,8 +31,9 @@ type twin struct {
 
 // news is what a gateway did about a request.
 type news struct {
-	first, wasFirst bool // a first token came; at the end: it had come
-	ended, wasTold  bool
+	isWord          bool // it told something
+	ended, wasFirst bool // the request has ended, and its first token had come
+	givenUp         bool
 }
 
 type twinBooking struct {
@@ -133,6 +134,7 @@ func (w *twin) dispatched(id DecisionID, to fleet.TargetID, has bool, gateway st
 		b.Gateway = gateway
 	}
 	b.sent = true
+	w.note(b, news{isWord: true})
 	w.renew(b)
 	return Applied
 }
@@ -161,7 +163,7 @@ func (w *twin) firstToken(id DecisionID) (Outcome, time.Duration) {
 	}
 	b.first, b.told, b.over = true, true, false
 	w.renew(b)
-	w.note(b, news{first: true})
+	w.note(b, news{isWord: true})
 	w.schedule(b, w.clock)
 	w.targets[b.Target].turn = w.clock
 	return Applied, w.clock - b.made
@@ -179,9 +181,7 @@ func (w *twin) generating(id DecisionID, out int) Outcome {
 	b.output, b.over = out, false
 	w.renew(b)
 	b.first, b.told = b.first || out > 0, b.told || out > 0
-	if out > 0 {
-		w.note(b, news{first: true})
-	}
+	w.note(b, news{isWord: true})
 	if b.first {
 		w.schedule(b, w.clock)
 	}
@@ -194,13 +194,13 @@ func (w *twin) end(id DecisionID, out int, counter *uint64) Outcome {
 		return Unknown
 	}
 	if counter == &w.count.Finished && !w.inferred {
-		w.note(b, news{ended: true, wasTold: true, first: true, wasFirst: b.told})
+		w.note(b, news{isWord: true, ended: true, wasFirst: b.told})
 		if o := max(out, b.output); o > 0 {
 			w.output += 0.01 * (float64(o) - w.output)
 		}
 	}
 	if counter != &w.count.Finished && !w.inferred {
-		w.note(b, news{ended: true, wasTold: true})
+		w.note(b, news{isWord: true, ended: true, givenUp: true})
 	}
 	w.drop(func(o *twinBooking) bool { return o == b })
 	*counter++
@@ -213,7 +213,7 @@ func (w *twin) expire() int {
 	return w.drop(func(b *twinBooking) bool {
 		silent := w.clock-b.heard >= w.cfg.Lease
 		if silent {
-			w.note(b, news{ended: true, first: true, wasFirst: b.told})
+			w.note(b, news{ended: true, wasFirst: b.told})
 		}
 		return silent
 	})
@@ -231,19 +231,20 @@ func (w *twin) tells(gateway string) (is struct{ first, end bool }) {
 			*habit += 0.2 * (0 - *habit)
 		}
 	}
+	_, known := w.habits[gateway]
 	for _, n := range w.told[gateway] {
-		switch {
-		case n.first && n.ended && first > 0:
-			lean(&first, n.wasFirst)
-		case n.first && !n.ended && first == 0:
-			first = 1
+		if !known && n.isWord {
+			known, first, end = true, 1, 1
 		}
-		switch {
-		case n.ended && end > 0:
-			lean(&end, n.wasTold)
-		case n.ended && n.wasTold:
-			end = 1
+		if known && n.ended {
+			lean(&end, n.isWord)
+			if !n.givenUp {
+				lean(&first, n.wasFirst)
+			}
 		}
+	}
+	if !known {
+		return is
 	}
 	delete(w.told, gateway)
 	w.habits[gateway] = [2]float64{first, end}

@@ -96,7 +96,7 @@ func TestPairIsBookedOnBoth(t *testing.T) {
 }
 
 // TestPairOfASilentGatewayIsOver: of a gateway that tells nothing both bookings count for as long as they are predicted to
-// take. Its first tokens are not ends.
+// take.
 func TestPairOfASilentGatewayIsOver(t *testing.T) {
 	o, _ := duo(t, Config{}, map[string]fleet.Roles{"p": fleet.Prefill, "d": fleet.Decode}, nil)
 	a := route(t, o, prompt(1, 2, 3), both, t0)
@@ -116,7 +116,7 @@ func TestPairOfASilentGatewayIsOver(t *testing.T) {
 		t.Errorf("first token: %v, %v", out, err)
 	}
 	wantInFlight(t, o, "it had not begun", later, map[string]int{"d": 1})
-	wantInFlight(t, o, "it is over again", later.Add(30*time.Second), nil)
+	wantInFlight(t, o, "who was heard will tell its end", later.Add(30*time.Second), map[string]int{"d": 1})
 }
 
 // TestPairGoesWhereItIsHeldAndNear: the start is the one that holds the prompt; of equal ones the one near the end.

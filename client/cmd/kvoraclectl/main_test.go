@@ -76,7 +76,7 @@ func TestCommands(t *testing.T) {
 		{[]string{"route", "--tokens", "0-4294967295"}, 1, []string{"too many"}},
 		{[]string{"route"}, 2, []string{"--tokens"}},
 		{[]string{"route", "--tokens", "1", "--text", "a"}, 2, []string{"--text"}},
-		{[]string{"route", "--model", "m", "--text", strings.Repeat("x", 4*400), "--book"}, 0, []string{"holds 0 of 400 prompt tokens", "decision"}},
+		{[]string{"route", "--model", "m", "--text", strings.Repeat("x", 4*400), "--book", "--deny", "w1"}, 0, []string{"holds 0 of 400 prompt tokens", "decision"}},
 		{[]string{"route", "--model", "m", "--text", strings.Repeat("x", 4*400)}, 0, []string{"of 400 prompt tokens"}},
 		{[]string{"workers"}, 0, []string{"WORKER", "w1", "fresh", "w2"}},
 		{[]string{"workers", "--model", "none"}, 0, []string{"no workers"}},
