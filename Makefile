@@ -208,6 +208,25 @@ bench-restart: ## Measure what it costs to keep the index over a restart, and wh
 	go -C bench build -o ../bin/ ./restartbench
 	bin/restartbench
 
+# Flags of the replicas' benchmark: REPLICAFLAGS='-decisions 1000'.
+REPLICAFLAGS ?=
+
+.PHONY: bench-replicas
+bench-replicas: ## Measure how soon three replicas, each a process, know what one of them has decided (about 25 s)
+	@mkdir -p bin
+	go -C bench build -o ../bin/ ./replicabench
+	bin/replicabench $(REPLICAFLAGS)
+
+# How long `make soak-cluster` runs, and with how much.
+SOAK_CLUSTER ?= 10m
+SOAKFLAGS ?= -reporters 256 -blocks 50000 -decisions 2000
+
+.PHONY: soak-cluster
+soak-cluster: ## Run three replicas with 256 reporters, 50,000 blocks and 2,000 decisions a second for SOAK_CLUSTER (default 10m), and compare what they know
+	@mkdir -p bin
+	go -C bench build -o ../bin/ ./replicabench
+	bin/replicabench -for '$(SOAK_CLUSTER)' $(SOAKFLAGS)
+
 .PHONY: bench-bridge
 bench-bridge: ## Measure a bridge on one core that hears 16 ranks publish 100,000 events a second (about 20 s)
 	@mkdir -p bin

@@ -79,7 +79,7 @@ func (c *Config) withDefaults() Config {
 	dur(&d.BeatTimeout, 5*time.Second)
 	dur(&d.DigestEvery, 30*time.Second)
 	dur(&d.SilentAfter, 4*d.DigestEvery)
-	dur(&d.pingEvery, 2*time.Second)
+	dur(&d.pingEvery, 5*time.Second) // what must not wait for it has times of its own: acks, and the heartbeats of the log
 	dur(&d.natsWait, 5*time.Second)
 	dur(&d.Grace, 10*time.Second)
 	dur(&d.JoinWindow, time.Second)

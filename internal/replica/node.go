@@ -22,10 +22,11 @@ type Node struct {
 	boot uint64 // grows from life to life
 	name string // of the log
 
-	isUp  atomic.Bool // what follows is there
-	nc    *nats.Conn
-	js    jetstream.JetStream
-	inbox string
+	isUp   atomic.Bool // what follows is there
+	isNear atomic.Bool // NATS is, as isConnected says, for who may not wait for the connection's lock
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	inbox  string
 
 	count     counters
 	joined    atomic.Bool
@@ -153,12 +154,14 @@ func (n *Node) connected() {
 	n.mu.Lock()
 	n.healedAt, n.cutAt = time.Now(), time.Time{}
 	n.mu.Unlock()
+	n.isNear.Store(true)
 	n.log.LogAttrs(context.Background(), slog.LevelInfo, "NATS is there")
 	wake(n.rescan)
 	wake(n.todo)
 }
 
 func (n *Node) disconnected(err error) {
+	n.isNear.Store(false)
 	n.mu.Lock()
 	if n.cutAt.IsZero() {
 		n.cutAt = time.Now()

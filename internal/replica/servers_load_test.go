@@ -11,33 +11,6 @@ import (
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
-// register makes a worker known by hand.
-func (r *rig) register(worker string, room uint32) {
-	r.t.Helper()
-	if _, err := r.fleet.RegisterWorker(r.t.Context(), &kvoraclev1.RegisterWorkerRequest{Spec: &kvoraclev1.WorkerSpec{
-		WorkerId: worker, Address: worker + ":8000", Model: "demo", BlockSize: 16, MaxRequests: room,
-	}}); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-// ask is one decision on a prompt that no other begins like.
-func (r *rig) ask(prompt int) (*kvoraclev1.RouteResponse, error) {
-	tokens := make([]uint32, 640)
-	for i := range tokens {
-		tokens[i] = uint32(prompt)
-	}
-	return r.route.Route(r.t.Context(), &kvoraclev1.RouteRequest{
-		Model: "demo", Prompt: &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: tokens}},
-	})
-}
-
-// booked is how many requests a replica knows a worker to have.
-func (r *rig) booked(worker string) uint32 {
-	r.t.Helper()
-	return r.rank(worker).GetBookedRequests()
-}
-
 // finish tells a replica that requests are over, whoever decided them.
 func (r *rig) finish(ids ...string) {
 	r.t.Helper()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -68,7 +69,7 @@ type rig struct {
 // up starts a server on a port of its own; it ends with the test.
 func up(t testing.TB, cfg server.Config) *rig {
 	t.Helper()
-	s, err := server.New(cfg)
+	s, err := server.New(cfg, server.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil)).With("replica", cfg.ReplicaID)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,4 +196,32 @@ func TestNotReadyBeforeJoined(t *testing.T) {
 	if r.is(healthReadiness) || r.is(healthReplication) {
 		t.Error("it is ready without having heard the others")
 	}
+}
+
+// register makes a worker known by hand.
+func (r *rig) register(worker string, room uint32) {
+	r.t.Helper()
+	if _, err := r.fleet.RegisterWorker(r.t.Context(), &kvoraclev1.RegisterWorkerRequest{Spec: &kvoraclev1.WorkerSpec{
+		WorkerId: worker, Address: worker + ":8000", Model: "demo", BlockSize: 16, MaxRequests: room,
+	}}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// ask is one decision on a prompt that no other begins like.
+func (r *rig) ask(prompt int) (*kvoraclev1.RouteResponse, error) {
+	tokens := make([]uint32, 640)
+	for i := range tokens {
+		tokens[i] = uint32(prompt)
+	}
+	return r.route.Route(r.t.Context(), &kvoraclev1.RouteRequest{
+		Model: "demo", Prompt: &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: tokens}},
+		ExpectedOutputTokens: 65_536, // or it would be taken to be over while the test is slow, since nobody tells of it
+	})
+}
+
+// booked is how many requests a replica knows a worker to have.
+func (r *rig) booked(worker string) uint32 {
+	r.t.Helper()
+	return r.rank(worker).GetBookedRequests()
 }

@@ -76,7 +76,7 @@ func (q *told) add(n *Node, fill func(*item), isFleeting bool) {
 		most /= 2
 	}
 	q.mu.Lock()
-	if len(q.items) >= most || !n.isConnected() {
+	if len(q.items) >= most || !n.isNear.Load() {
 		q.mu.Unlock()
 		n.count.untold.Add(1)
 		return
