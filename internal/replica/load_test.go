@@ -36,12 +36,12 @@ func (p *peer) ask(r *oracle.RouteRequest) *oracle.Answer {
 	return a
 }
 
-// loads is how busy a replica takes each worker to be, but for what the clock works off.
-func (p *peer) loads() map[string][5]float64 {
-	out := make(map[string][5]float64)
+// loads is how busy a replica takes each worker to be, but for what the clock works off, each replica's by itself.
+func (p *peer) loads() map[string][3]float64 {
+	out := make(map[string][3]float64)
 	for _, w := range p.o.Workers("m", time.Now()) {
 		l := &w.Ranks[0].Load
-		out[w.Worker.Worker] = [5]float64{float64(l.Booked), float64(l.Prefilling), l.PendingPrefillTokens, l.ActiveTokens, l.HeldTokens}
+		out[w.Worker.Worker] = [3]float64{float64(l.Booked), l.ActiveTokens, l.HeldTokens}
 	}
 	return out
 }
