@@ -63,7 +63,7 @@ func beReplica(ctx context.Context, name string) error {
 	if err := s.Listen(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stdout, s.Addr())
+	_, _ = fmt.Fprintln(os.Stdout, s.Addr())
 	return s.Run(ctx)
 }
 
@@ -82,7 +82,7 @@ func beNATS(ctx context.Context, _ string) error {
 	if !s.ReadyForConnections(time.Minute) {
 		return errors.New("does not start")
 	}
-	fmt.Fprintln(os.Stdout, s.Addr())
+	_, _ = fmt.Fprintln(os.Stdout, s.Addr())
 	<-ctx.Done()
 	s.Shutdown()
 	return nil
