@@ -96,7 +96,10 @@ func TestSegmentsShrink(t *testing.T) {
 
 // Tables shrink, too; what remains is still found.
 func TestTablesShrink(t *testing.T) {
-	const blocks, kept = 400_000, 10
+	blocks, kept := 400_000, 10
+	if isRace {
+		blocks = 150_000
+	}
 	ix := New(Config{})
 	chain := numbered(blocks)
 	l := publish(ix, 1, chain, blocks)

@@ -3,54 +3,17 @@ package sim
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/oracle"
-	"github.com/kvoracle/kvoracle/internal/policy"
 )
 
 func liveOptions() RunOptions {
 	return RunOptions{
 		Options: Options{Engines: 8, BlockSize: 512, Keyspace: LiveKeyspace(512)}, Speed: 2.3, Warmup: 0.2,
-	}
-}
-
-// The product and the books of a Router see the same and come to much the same, with any policy. Least time differs most:
-// live it learns what work costs and what it is worth.
-func TestLiveAgreesWithRouter(t *testing.T) {
-	tr := mustSample(t)
-	tr.Requests = tr.Requests[:1200]
-	// The rules that count requests tie often, and ties go by what little is not the same.
-	for name, within := range map[string]struct{ ttft, cached float64 }{
-		"least_time": {0.06, 0.03}, "block_cost": {0.05, 0.02}, "least_loaded": {0.15, 0.02},
-	} {
-		p, _ := policy.ByName(name)
-		live := mustRun(t, tr, NewLive(LiveOptions{Oracle: oracle.Config{Policy: p}}), liveOptions())
-		books := mustRun(t, tr, NewRouter(p, RouterOptions{}), liveOptions())
-		if math.Abs(live.TTFT.Mean/books.TTFT.Mean-1) > within.ttft || math.Abs(live.CachedShare-books.CachedShare) > within.cached {
-			t.Errorf("%s: mean TTFT %v live, %v by books; cached %v and %v",
-				name, live.TTFT.Mean, books.TTFT.Mean, live.CachedShare, books.CachedShare)
-		}
-	}
-}
-
-// Less told is less known, and nothing breaks.
-func TestLiveKnowsLess(t *testing.T) {
-	tr := mustSample(t)
-	tr.Requests = tr.Requests[:600]
-	all := mustRun(t, tr, NewLive(LiveOptions{}), liveOptions())
-	for name, o := range map[string]LiveOptions{
-		"load samples": {LoadEvery: 1}, "no events": {NoEvents: true}, "no first tokens": {NoFirstToken: true},
-		"nothing": {NoEvents: true, NoFirstToken: true, NoFinish: true},
-	} {
-		r := mustRun(t, tr, NewLive(o), liveOptions())
-		if r.N != all.N || r.TTFT.Mean < 0.5*all.TTFT.Mean {
-			t.Errorf("%s: %d requests, mean TTFT %v; with everything %d and %v", name, r.N, r.TTFT.Mean, all.N, all.TTFT.Mean)
-		}
 	}
 }
 

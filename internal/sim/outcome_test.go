@@ -1,0 +1,116 @@
+//go:build !race
+
+package sim
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/policy"
+)
+
+// What whole runs come to. They are one goroutine each, and take ninety times as long under the race detector: `make test`
+// runs them in its second pass.
+
+// The product and the books of a Router see the same and come to much the same, with any policy. Least time differs most:
+// live it learns what work costs and what it is worth.
+func TestLiveAgreesWithRouter(t *testing.T) {
+	tr := mustSample(t)
+	tr.Requests = tr.Requests[:1200]
+	// The rules that count requests tie often, and ties go by what little is not the same.
+	for name, within := range map[string]struct{ ttft, cached float64 }{
+		"least_time": {0.06, 0.03}, "block_cost": {0.05, 0.02}, "least_loaded": {0.15, 0.02},
+	} {
+		p, _ := policy.ByName(name)
+		live := mustRun(t, tr, NewLive(LiveOptions{Oracle: oracle.Config{Policy: p}}), liveOptions())
+		books := mustRun(t, tr, NewRouter(p, RouterOptions{}), liveOptions())
+		if math.Abs(live.TTFT.Mean/books.TTFT.Mean-1) > within.ttft || math.Abs(live.CachedShare-books.CachedShare) > within.cached {
+			t.Errorf("%s: mean TTFT %v live, %v by books; cached %v and %v",
+				name, live.TTFT.Mean, books.TTFT.Mean, live.CachedShare, books.CachedShare)
+		}
+	}
+}
+
+// Less told is less known, and nothing breaks.
+func TestLiveKnowsLess(t *testing.T) {
+	tr := mustSample(t)
+	tr.Requests = tr.Requests[:600]
+	all := mustRun(t, tr, NewLive(LiveOptions{}), liveOptions())
+	for name, o := range map[string]LiveOptions{
+		"load samples": {LoadEvery: 1}, "no events": {NoEvents: true}, "no first tokens": {NoFirstToken: true},
+		"nothing": {NoEvents: true, NoFirstToken: true, NoFinish: true},
+	} {
+		r := mustRun(t, tr, NewLive(o), liveOptions())
+		if r.N != all.N || r.TTFT.Mean < 0.5*all.TTFT.Mean {
+			t.Errorf("%s: %d requests, mean TTFT %v; with everything %d and %v", name, r.N, r.TTFT.Mean, all.N, all.TTFT.Mean)
+		}
+	}
+}
+
+// TestPairsBeatTwoPicks: on a fleet of which half prefills, a pair chosen together serves requests sooner, from arrival to
+// the last token, than a prefill and a decode worker chosen one by one; and where those that decode may prefill too, the
+// first token comes sooner still.
+func TestPairsBeatTwoPicks(t *testing.T) {
+	tr := mustSample(t)
+	tr.Requests = tr.Requests[:400]
+	o := RunOptions{Options: Options{Engines: 8, BlockSize: 512, Keyspace: LiveKeyspace(512)}, Speed: 1.3, Warmup: 0.2, Keep: true}
+	whole, ttft := map[string]float64{}, map[string]float64{}
+	for name, p := range map[string]PairOptions{
+		"two picks": {Prefill: 4, Rack: 4, Apart: true}, "pair": {Prefill: 4, Rack: 4}, "pair or one": {Prefill: 4, Rack: 4, Whole: true},
+	} {
+		r, err := RunPairs(tr, NewLivePairs(p), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range r.Requests {
+			whole[name] += (q.Finished - q.Arrived) / float64(len(r.Requests))
+		}
+		ttft[name] = r.TTFT.Mean
+		t.Logf("%s: %.3f s in all, first token after %.3f s, %.1f ms a token", name, whole[name], r.TTFT.Mean, r.TPOT.Mean*1e3)
+	}
+	if whole["pair"] >= whole["two picks"] {
+		t.Errorf("in all: %.3f s as a pair, %.3f s as two picks", whole["pair"], whole["two picks"])
+	}
+	if ttft["pair or one"] >= ttft["pair"] {
+		t.Errorf("first token: %.3f s where one may do both, %.3f s where none may", ttft["pair or one"], ttft["pair"])
+	}
+}
+
+// TestWrongPriorCostsNothing: a prior that is four times too slow or too fast is corrected while the first fifth of the
+// trace runs (some 480 requests on eight engines); from then on it is as good as the right one.
+func TestWrongPriorCostsNothing(t *testing.T) {
+	tr := mustSample(t)
+	run := func(factor float64) Result {
+		m := Model8B()
+		c := m.CostModel()
+		c.PrefillPerToken *= factor
+		c.PrefillPerTokenContext *= factor
+		c.IterationFixed *= factor
+		c.IterationBase *= factor
+		c.DecodePerKVToken *= factor
+		return mustRun(t, tr, NewLive(LiveOptions{Oracle: oracle.Config{Costs: map[string]oracle.CostModel{liveModel: c}}}), liveOptions())
+	}
+	right := run(1)
+	for _, factor := range []float64{4, 0.25} {
+		t.Run(fmt.Sprint(factor), func(t *testing.T) {
+			wrong := run(factor)
+			if ratio := wrong.TTFT.Mean / right.TTFT.Mean; ratio > 1.03 {
+				t.Errorf("mean TTFT %.4f s with a prior of %v times the truth, %.4f s with the truth: %.3f", wrong.TTFT.Mean, factor, right.TTFT.Mean, ratio)
+			}
+		})
+	}
+}
+
+// TestSilentGatewaysCostLittle: where no first token is told, prefills end by the clock and costs are learned from ends.
+func TestSilentGatewaysCostLittle(t *testing.T) {
+	tr := mustSample(t)
+	all := mustRun(t, tr, NewLive(LiveOptions{}), liveOptions())
+	silent := mustRun(t, tr, NewLive(LiveOptions{NoFirstToken: true}), liveOptions())
+	ratio := silent.TTFT.Mean / all.TTFT.Mean
+	t.Logf("%.3f of what all reports give", ratio)
+	if ratio > 1.1 {
+		t.Errorf("mean TTFT %.4f s without first tokens, %.4f s with them: %.3f", silent.TTFT.Mean, all.TTFT.Mean, ratio)
+	}
+}
