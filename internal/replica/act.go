@@ -2,7 +2,6 @@ package replica
 
 import (
 	"context"
-	"encoding/base64"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -55,6 +54,13 @@ type wish struct {
 	spec       []byte // it was registered by hand so; nil: it was not
 }
 
+// newAct is an action's entry in the log, under a token of its own.
+func (n *Node) newAct(a Action, worker string) *replicav1.Entry {
+	return &replicav1.Entry{
+		Origin: n.cfg.Name, Boot: n.boot, Session: rand.Uint64() | 1, Number: 1, Worker: worker, DpRank: actsRank, Action: a,
+	}
+}
+
 // Do does an action here, by apply, and at all other replicas. It returns when apply has run; spec is Register's only.
 func (n *Node) Do(a Action, worker string, spec *kvoraclev1.WorkerSpec, apply func()) {
 	if n == nil {
@@ -62,9 +68,7 @@ func (n *Node) Do(a Action, worker string, spec *kvoraclev1.WorkerSpec, apply fu
 		return
 	}
 	x := &act{apply: apply, done: make(chan struct{})}
-	e := &replicav1.Entry{
-		Origin: n.cfg.Name, Boot: n.boot, Session: rand.Uint64() | 1, Number: 1, Worker: worker, DpRank: actsRank, Action: a,
-	}
+	e := n.newAct(a, worker)
 	if spec != nil {
 		e.Request = marshal(spec)
 	}
@@ -103,7 +107,7 @@ func (n *Node) publishAct(e *replicav1.Entry) (position uint64, ok bool) {
 	if !n.isConnected() || !n.following.Load() {
 		return 0, false
 	}
-	subject := n.cfg.Prefix + ".log." + base64.RawURLEncoding.EncodeToString([]byte(e.GetWorker())) + ".act"
+	subject := subjectOf(n.cfg.Prefix, e.GetWorker(), "act")
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.AckWait)
 	defer cancel()
 	b := marshal(e)
@@ -143,10 +147,8 @@ func (n *Node) pay(isAsked bool) (position uint64, ok bool) {
 func (n *Node) restated(worker string, w *wish) []*replicav1.Entry {
 	var out []*replicav1.Entry
 	say := func(a Action, spec []byte) {
-		e := &replicav1.Entry{
-			Origin: n.cfg.Name, Boot: n.boot, Session: rand.Uint64() | 1, Number: 1, Worker: worker, DpRank: actsRank, Action: a,
-			Request: spec, Announced: true, Claim: w.position,
-		}
+		e := n.newAct(a, worker)
+		e.Request, e.Announced, e.Claim = spec, true, w.position
 		if w.position != 0 {
 			e.Log = uint64(n.logID)
 		}

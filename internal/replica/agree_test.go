@@ -203,14 +203,20 @@ func TestSilentDifferenceIsRepaired(t *testing.T) {
 	}
 }
 
-// An origin that dies leaves its targets as a reporter does whose stream is cut; the reporter finds everything elsewhere.
-func TestOriginDies(t *testing.T) {
-	b := newBroker(t)
+// mortals are two replicas of which the one is soon missed when the other is cut off.
+func mortals(t *testing.T) (a, b *peer) {
+	t.Helper()
+	broker := newBroker(t)
 	cfg := quick("a")
 	cfg.BeatTimeout = 2 * time.Second
-	a := joinedPeer(t, b, cfg)
+	a = joinedPeer(t, broker, cfg)
 	cfg.Name = "b"
-	other := joinedPeer(t, b, cfg)
+	return a, joinedPeer(t, broker, cfg)
+}
+
+// An origin that dies leaves its targets as a reporter does whose stream is cut; the reporter finds everything elsewhere.
+func TestOriginDies(t *testing.T) {
+	a, other := mortals(t)
 	e := newEngine(t, "w", 1)
 	e.connect(a)
 	e.work()

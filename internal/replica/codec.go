@@ -26,9 +26,14 @@ const (
 	maxRanks  = 1024
 )
 
-// subject is where a target's entries go. Names are encoded, since they may have any characters.
+// subject is where a target's entries go.
 func (k key) subject(prefix string) string {
-	return prefix + ".log." + base64.RawURLEncoding.EncodeToString([]byte(k.worker)) + "." + strconv.FormatUint(uint64(k.rank), 10)
+	return subjectOf(prefix, k.worker, strconv.FormatUint(uint64(k.rank), 10))
+}
+
+// subjectOf is where the log has something of a worker. Names are encoded, since they may have any characters.
+func subjectOf(prefix, worker, what string) string {
+	return prefix + ".log." + base64.RawURLEncoding.EncodeToString([]byte(worker)) + "." + what
 }
 
 // decodeEntry reads and checks what the log has. Whether it fits what came before is the follower's to say.

@@ -160,12 +160,7 @@ func TestRepeatedElsewhere(t *testing.T) {
 
 // A gateway that reports to a replica which dies is given its grace by the others, and then what it had is free.
 func TestGatewayOfTheDead(t *testing.T) {
-	b := newBroker(t)
-	cfg := quick("a")
-	cfg.BeatTimeout = 2 * time.Second
-	a := joinedPeer(t, b, cfg)
-	cfg.Name = "b"
-	other := joinedPeer(t, b, cfg)
+	a, other := mortals(t)
 	crew(t, []*peer{a, other}, 1)
 	ask := func(p *peer) oracle.DecisionID {
 		return p.ask(&oracle.RouteRequest{Prompt: oracle.Prompt{Tokens: make([]uint32, 64), Length: 64}}).Decision

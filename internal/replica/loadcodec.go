@@ -100,22 +100,20 @@ func decodeStepped(m *replicav1.Stepped) (*oracle.Event, bool) {
 }
 
 func encodeSample(s *oracle.Sample) *kvoraclev1.LoadSample {
-	m := &kvoraclev1.LoadSample{SampledAtUnixNanos: uint64(max(s.SampledAt, 0))}
-	for g, to := range map[*oracle.Gauge]**uint32{&s.Running: &m.RunningRequests, &s.Waiting: &m.WaitingRequests} {
-		if g.Known {
-			v := count32(g.Value)
-			*to = &v
-		}
+	return &kvoraclev1.LoadSample{
+		RunningRequests: gauge(s.Running, count32), WaitingRequests: gauge(s.Waiting, count32),
+		WaitingPrefillTokens: gauge(s.WaitingPrefillTokens, count64), UsedBlocks: gauge(s.UsedBlocks, count64), TotalBlocks: gauge(s.TotalBlocks, count64),
+		SampledAtUnixNanos: uint64(max(s.SampledAt, 0)),
 	}
-	for g, to := range map[*oracle.Gauge]**uint64{
-		&s.WaitingPrefillTokens: &m.WaitingPrefillTokens, &s.UsedBlocks: &m.UsedBlocks, &s.TotalBlocks: &m.TotalBlocks,
-	} {
-		if g.Known {
-			v := uint64(max(g.Value, 0))
-			*to = &v
-		}
+}
+
+// gauge is what the engine said, in the form that count gives; nil: nothing.
+func gauge[V any](g oracle.Gauge, count func(int) V) *V {
+	if !g.Known {
+		return nil
 	}
-	return m
+	v := count(g.Value)
+	return &v
 }
 
 func decodeSampled(m *replicav1.Sampled) (oracle.Sampled, bool) {
@@ -128,3 +126,5 @@ func decodeSampled(m *replicav1.Sampled) (oracle.Sampled, bool) {
 }
 
 func count32(v int) uint32 { return uint32(min(max(v, 0), math.MaxInt32)) }
+
+func count64(v int) uint64 { return uint64(max(v, 0)) }
