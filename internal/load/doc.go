@@ -24,8 +24,9 @@
 // Concurrency: one mutex guards everything; no call blocks on anything else, calls back, or starts a goroutine. A
 // reader sees all of a change or none of it; States is one moment for all its targets.
 //
-// Cost: every lifecycle call is O(1), O(log of the target's bookings) where ends are not told, without allocation once the tracker has reached its size (but for a gateway's
-// first booking). Expire, Drop and ReleaseGateway are O(bookings released), States is O(targets asked for), Peers.Changes
-// is O(targets changed), but O(all of them) after a report where some say what others do not. Memory is bounded by MaxBookings, some 370 bytes each
-// and up to 140 more where few of those decided next to them live, and by the highest TargetID.
+// Cost: every lifecycle call is O(1), O(log of the target's bookings) where ends are not told, without allocation once the
+// tracker has reached its size (but for a gateway's first booking). Expire, Drop and ReleaseGateway are O(bookings
+// released), States is O(targets asked for), Peers.Changes is O(targets changed), but O(all of them) after a report where
+// some say what others do not. Memory is bounded by MaxBookings, some 370 bytes each and up to 140 more where few of those
+// decided next to them live, and by the highest TargetID.
 package load

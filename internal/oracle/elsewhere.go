@@ -70,10 +70,10 @@ func (o *Oracle) tellBooking(b *load.Booking, m *load.Marks, w *fleet.Worker, ra
 	o.teller.Book(&o.told)
 }
 
-// tellStep tells a step that no event from outside has said.
-func (o *Oracle) tellStep(id DecisionID, step Step) {
+// tellStep tells a step that no event from outside has said of this booking. gateway: empty if it stays whose it is.
+func (o *Oracle) tellStep(id DecisionID, step Step, gateway string) {
 	if o.teller != nil {
-		o.teller.Step(&Event{Decision: id, Step: step, Cached: -1})
+		o.teller.Step(&Event{Decision: id, Step: step, Gateway: gateway, Cached: -1})
 	}
 }
 
@@ -81,7 +81,7 @@ func (o *Oracle) tellStep(id DecisionID, step Step) {
 func (o *Oracle) Space() uint32 {
 	o.deciding.Lock()
 	defer o.deciding.Unlock()
-	return uint32(o.nextID >> spaceShift)
+	return SpaceOf(DecisionID(o.nextID))
 }
 
 // SpaceOf is the space that a decision's id is of.
@@ -93,16 +93,11 @@ func FirstOf(space uint32) DecisionID { return DecisionID(space) << spaceShift }
 // spaceShift is the bits of an id that count the decisions.
 const spaceShift = 32
 
-// Errors of bookings that other replicas have made.
-var (
-	// ErrNotHere refuses one whose worker is not known, or in another life.
-	ErrNotHere = errors.New("oracle: the worker is not known, or in another life")
-	// ErrBooked refuses one that is there already, or whose request is.
-	ErrBooked = load.ErrRepeated
-)
+// ErrNotHere refuses what another replica tells of a worker that is not known, or in another life.
+var ErrNotHere = errors.New("oracle: the worker is not known, or in another life")
 
 // BookElsewhere takes in bookings of other replicas, in their order, as one step beside the decisions, and puts into errs
-// what became of each: nil, ErrNotHere, ErrBooked, or that there is no room.
+// what became of each: nil, ErrNotHere, load.ErrRepeated, or that there is no room.
 //
 // Two processes whose ids fall into one space (once in four billion pairs) would take each other's bookings for their own:
 // whoever notices takes another space.
@@ -112,7 +107,7 @@ func (o *Oracle) BookElsewhere(all []Booked, now time.Time, errs []error) {
 	view := o.fleet.View()
 	for i := range all {
 		b := &all[i]
-		if uint64(b.Decision)>>spaceShift == o.nextID>>spaceShift {
+		if SpaceOf(b.Decision) == SpaceOf(DecisionID(o.nextID)) {
 			o.nextID = firstDecision()
 		}
 		id, err := targetOf(view, b.Worker, b.Rank, b.Incarnation)

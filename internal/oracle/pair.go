@@ -184,13 +184,11 @@ func (o *Oracle) progressStart(id load.DecisionID, e *Event, now time.Time) {
 	switch e.Step {
 	case Dispatched:
 		o.load.Dispatched(id, 0, false, e.Gateway, now)
-		if o.teller != nil {
-			o.teller.Step(&Event{Decision: id, Step: Dispatched, Gateway: e.Gateway, Cached: -1})
-		}
+		o.tellStep(id, Dispatched, e.Gateway)
 	case Generating:
 		if e.OutputTokens == 0 {
 			o.load.Generating(id, 0, now)
-			o.tellStep(id, Generating)
+			o.tellStep(id, Generating, "")
 			return
 		}
 		o.endStart(id, now)
@@ -208,8 +206,8 @@ func (o *Oracle) endStart(id load.DecisionID, now time.Time) {
 	}
 	o.load.Complete(id, now)
 	o.guesses.linger(id, now)
-	o.tellStep(id, FirstToken)
-	o.tellStep(id, Finished)
+	o.tellStep(id, FirstToken, "")
+	o.tellStep(id, Finished, "")
 }
 
 // placeOf reads where a worker stands from its labels.

@@ -247,7 +247,7 @@ func (o *Oracle) Decision(id DecisionID) *Answer {
 func (o *Oracle) release(id DecisionID, now time.Time) {
 	o.load.Cancel(id, now)
 	o.guesses.cancel(id)
-	o.tellStep(id, Cancelled)
+	o.tellStep(id, Cancelled, "")
 }
 
 func bookingFault(err error) error {

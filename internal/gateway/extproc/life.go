@@ -49,6 +49,11 @@ func (l *life) end(step oracle.Step, change func(*oracle.Event)) {
 		return
 	}
 	l.tell(step, change)
+	l.close()
+}
+
+// close forgets it, whoever has told its end. mu is held.
+func (l *life) close() {
 	l.isOver = true
 	close(l.over)
 	l.s.forget(l)
@@ -210,9 +215,7 @@ func (l *life) endedElsewhere() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.isOver {
-		l.isOver = true
-		close(l.over)
-		l.s.forget(l)
+		l.close()
 	}
 }
 
