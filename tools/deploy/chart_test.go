@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -8,7 +9,9 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
@@ -112,16 +115,38 @@ func render(t *testing.T, values string) (map[string]any, error) {
 	return objects(t, strings.Join(manifests, "\n---\n")), nil
 }
 
-// oracle is the program, built once.
+// oracle is the program, built once for all tests.
 func oracle(t *testing.T) string {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "kvoracle")
-	build := exec.Command("go", "build", "-o", bin, "./server/cmd/kvoracle")
-	build.Dir = top
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	bin, err := build()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
+}
+
+var build = sync.OnceValues(func() (string, error) {
+	bin := filepath.Join(folder, "kvoracle")
+	cmd := exec.Command("go", "build", "-o", bin, "./server/cmd/kvoracle")
+	cmd.Dir = top
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return bin, nil
+})
+
+// folder is where what tests share is built.
+var folder string
+
+func TestMain(m *testing.M) {
+	var err error
+	if folder, err = os.MkdirTemp("", "kvoracle-deploy-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(folder)
+	os.Exit(code)
 }
 
 // settings has the program read a ConfigMap's settings and a container's arguments.
@@ -150,7 +175,7 @@ func settings(t *testing.T, bin string, config *corev1.ConfigMap, args []string)
 }
 
 // holdTogether checks what no schema does: selectors meet the pods, ports are the settings' ports, and each file that the
-// settings name is in a volume that is there.
+// settings name is in the volume that is for it.
 func holdTogether(t *testing.T, bin string, config *corev1.ConfigMap, service *corev1.Service, selector map[string]string, pod *corev1.PodTemplateSpec, claims []string) map[string]any {
 	t.Helper()
 	c := pod.Spec.Containers[0]
@@ -183,30 +208,75 @@ func holdTogether(t *testing.T, bin string, config *corev1.ConfigMap, service *c
 		t.Errorf("the service does not lead to %v", ports)
 	}
 
-	sources := make(map[string]bool)
+	for key, port := range map[string]string{"listen": ":7070", "ops-listen": ":7071", "http-listen": ":7072"} {
+		if address, ok := set[key].(string); ok && !strings.HasSuffix(address, port) || !ok && key != "http-listen" {
+			t.Errorf("%s is %v, the port is %s", key, set[key], port)
+		}
+	}
+	for want, p := range map[string]*corev1.Probe{"/healthz": c.LivenessProbe, "/readyz": c.ReadinessProbe} {
+		if p.HTTPGet.Path != want || p.HTTPGet.Port.String() != "ops" || p.HTTPGet.Scheme != corev1.URISchemeHTTPS {
+			t.Errorf("a probe asks %+v, want %s", p.HTTPGet, want)
+		}
+	}
+	// Beyond the drain the server may take ten seconds.
+	if grace, most := time.Duration(*pod.Spec.TerminationGracePeriodSeconds)*time.Second, span(t, set["drain-delay"])+span(t, set["drain-timeout"])+10*time.Second; grace < most {
+		t.Errorf("the grace is %v, the drain may take %v", grace, most)
+	}
+
+	sources := make(map[string]string)
 	for _, v := range pod.Spec.Volumes {
-		sources[v.Name] = true
-		if v.ConfigMap != nil && v.ConfigMap.Name != config.Name {
-			t.Errorf("the volume %s wants ConfigMap %s, there is %s", v.Name, v.ConfigMap.Name, config.Name)
+		switch {
+		case v.ConfigMap != nil:
+			sources[v.Name] = "ConfigMap " + v.ConfigMap.Name
+		case v.Secret != nil:
+			sources[v.Name] = "Secret " + v.Secret.SecretName
 		}
 	}
 	for _, name := range claims {
-		sources[name] = true
+		sources[name] = "claim " + name
 	}
-	var mounts []string
+	mounted := make(map[string]string)
 	for _, m := range c.VolumeMounts {
-		if !sources[m.Name] {
+		if sources[m.Name] == "" {
 			t.Errorf("nothing is mounted at %s: no volume %s", m.MountPath, m.Name)
 		}
-		mounts = append(mounts, m.MountPath)
+		mounted[m.MountPath] = sources[m.Name]
+	}
+	file, _ := strings.CutPrefix(c.Args[0], "--config=")
+	if config.Data[filepath.Base(file)] == "" {
+		t.Errorf("the settings are in %s, the ConfigMap has %v", file, slices.Sorted(maps.Keys(config.Data)))
+	}
+	files := map[string]string{
+		file: "ConfigMap " + config.Name, "tls-cert": "Secret kvoracle-tls", "tls-key": "Secret kvoracle-tls", "tls-client-ca": "Secret kvoracle-tls",
+		"access-file": "Secret kvoracle-access", "nats-ca": "Secret nats", "nats-cert": "Secret nats", "nats-key": "Secret nats",
+		"nats-credentials": "Secret nats", "data-dir": "claim data",
+	}
+	for key, want := range files {
+		file := key
+		if key[0] != '/' {
+			if file, _ = set[key].(string); file == "" {
+				continue // not set
+			}
+		}
+		if got := mounted[filepath.Dir(file)]; got != want {
+			t.Errorf("%s lies in the volume of %q, want %q", file, got, want)
+		}
 	}
 	for key, value := range set {
-		file, _ := value.(string)
-		if filepath.IsAbs(file) && !slices.ContainsFunc(mounts, func(m string) bool { return strings.HasPrefix(file, m+"/") }) {
-			t.Errorf("%s is %s, which no volume has: %v", key, file, mounts)
+		if file, _ := value.(string); filepath.IsAbs(file) && files[key] == "" {
+			t.Errorf("%s is %s, and this test does not know in which volume that should be", key, file)
 		}
 	}
 	return set
+}
+
+func span(t *testing.T, v any) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(fmt.Sprint(v))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 func TestChart(t *testing.T) {
