@@ -79,14 +79,28 @@ func (t *Tracker) setHabit(gateway string, h habit) {
 	}
 }
 
-// Presumed appends the bookings whose prefill was presumed over since the last call, and forgets them. Of very many some
-// are left out.
-func (t *Tracker) Presumed(ids []DecisionID) []DecisionID {
+// Presumption is what was concluded of a booking of which nobody spoke.
+type Presumption struct {
+	ID DecisionID
+	// Ended says that it is over, by the clock, by a sample or by its lease; otherwise only its prefill is.
+	Ended bool
+}
+
+// Presumed appends what was presumed since the last call in the order in which it was, and forgets it. Of very much some is
+// left out.
+func (t *Tracker) Presumed(out []Presumption) []Presumption {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	ids = append(ids, t.presumed...)
+	out = append(out, t.presumed...)
 	t.presumed = t.presumed[:0]
-	return ids
+	return out
+}
+
+// conclude keeps a presumption for Presumed.
+func (t *Tracker) conclude(p Presumption) {
+	if len(t.presumed) < maxPresumed {
+		t.presumed = append(t.presumed, p)
+	}
 }
 
 // begun is how much of the first prefill of a target counts as worked off by the clock, in nanoseconds.
@@ -114,9 +128,7 @@ func (t *Tracker) presume(g *target) {
 		g.turn = turn + given
 		t.change(b, func() { b.decoding = true })
 		t.count.Presumed++
-		if len(t.presumed) < maxPresumed {
-			t.presumed = append(t.presumed, b.ID)
-		}
+		t.conclude(Presumption{ID: b.ID})
 		t.schedule(b, g.turn)
 	}
 	for len(g.ends) > 0 && g.ends[0].end <= now {
@@ -134,6 +146,7 @@ func (t *Tracker) outlive(g *target, b *booking) {
 	g.uncount(b)
 	b.over = true
 	t.count.Outlived++
+	t.conclude(Presumption{ID: b.ID, Ended: true})
 }
 
 // surplus ends those bookings of silent gateways, the oldest first, of which a sample shows that they are over: it has

@@ -185,6 +185,9 @@ func (t *Tracker) Expire(now time.Time) (released int) {
 	at := t.tick(now)
 	for b := t.leases.first; b != nil && at-b.renewed >= int64(t.cfg.Lease); b = t.leases.first {
 		t.learnHabit(b, false, false)
+		if !b.over {
+			t.conclude(Presumption{ID: b.ID, Ended: true})
+		}
 		t.release(b)
 		released++
 	}

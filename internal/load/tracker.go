@@ -35,7 +35,7 @@ type Tracker struct {
 	gateways map[string]*list
 	habits   map[string]habit // of gateways: see presume.go
 	flips    uint64           // how often one has changed
-	presumed []DecisionID     // see Presumed
+	presumed []Presumption    // see Presumed
 	leases   list
 	free     *booking // ended ones for reuse, linked through links[byLease].next
 	chosen   uint64   // bookings ever made

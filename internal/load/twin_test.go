@@ -24,7 +24,7 @@ type twin struct {
 	told     map[string][]news // by gateway: what it did last; see note
 	habits   map[string][2]float64
 	inferred bool // the next end is
-	presumed []DecisionID
+	presumed []Presumption
 	came     int // arrivals at targets
 	spoken   int // news of bookings
 }
@@ -214,6 +214,9 @@ func (w *twin) expire() int {
 		silent := w.clock-b.heard >= w.cfg.Lease
 		if silent {
 			w.note(b, news{ended: true, wasFirst: b.told})
+			if !b.over {
+				w.presumed = append(w.presumed, Presumption{ID: b.ID, Ended: true})
+			}
 		}
 		return silent
 	})
@@ -296,6 +299,7 @@ func (w *twin) presume(id fleet.TargetID) {
 func (w *twin) outlive(b *twinBooking) {
 	if b.over = !w.tells(b.Gateway).end; b.over {
 		w.count.Outlived++
+		w.presumed = append(w.presumed, Presumption{ID: b.ID, Ended: true})
 	}
 }
 
@@ -338,7 +342,7 @@ func (w *twin) presumePrefills(id fleet.TargetID) {
 		}
 		g.turn, b.first = begun+given, true
 		w.count.Presumed++
-		w.presumed = append(w.presumed, b.ID)
+		w.presumed = append(w.presumed, Presumption{ID: b.ID})
 		w.schedule(b, g.turn)
 	}
 }

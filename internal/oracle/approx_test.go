@@ -84,6 +84,31 @@ func TestWhatIsPresumedComputedIsThere(t *testing.T) {
 	}
 }
 
+// TestWhatIsPresumedToHaveEndedGoesInItsTurn: of a gateway that tells nothing no more is believed to be in a cache than fits
+// there: a prompt is expected beyond that only for as long as its request is predicted to last, and a little longer.
+func TestWhatIsPresumedToHaveEndedGoesInItsTurn(t *testing.T) {
+	const fits, prompts = 6, 12
+	o := New(Config{}, nil)
+	silent(t, o, fits)
+	now, prompts3 := t0, func(i uint32) Prompt { return prompt(10*i+1, 10*i+2, 10*i+3) }
+	for i := range uint32(prompts) {
+		route(t, o, prompts3(i), func(r *RouteRequest) { r.ExpectedOutput = 10 }, now)
+		now = now.Add(2 * time.Second)
+		o.Tick(now)
+		if n := o.guesses.living.Len(); n > 3 {
+			t.Fatalf("%d prompts are believed to be under way, want at most 3", n)
+		}
+	}
+	held := 0
+	for i := range uint32(prompts) {
+		p := prompts3(i)
+		held += (p.Length - route(t, o, p, dry, now).Uncached + size - 1) / size
+	}
+	if held < 2 || held > fits {
+		t.Errorf("%d blocks are believed to be there, want some and at most the %d that fit", held, fits)
+	}
+}
+
 func TestApproximateIsWorthWhatItWasWorth(t *testing.T) {
 	o := New(Config{}, nil)
 	silent(t, o, 1000)

@@ -14,7 +14,9 @@ import (
 // guesses remembers what prompts under way hold in their target's cache, or will hold when their prefill is done, so that
 // a burst of one new prefix is not prefilled once per request and memory they share is counted once. They live in a tree
 // of their own (guesstree.go): a fact never mixes with them, and each goes with its cause: a little after the request has
-// finished (its block reports have come by then), at once when it is given up, and by expiry when nobody says anything.
+// finished (its block reports have come by then), at once when it is given up, and by expiry when nobody says anything. On a
+// target that does not report, a request of which nobody speaks has finished when it is presumed to have: what is guessed of
+// its cache is bounded by the cache's size, and a guess beside that is not.
 //
 //	blocks = sum of len over living <= max
 //

@@ -210,9 +210,13 @@ func (o *Oracle) Tick(now time.Time) {
 	if n := o.load.Expire(now); n > 0 {
 		o.obs.Released(n, "lease")
 	}
-	for _, id := range o.load.Presumed(nil) {
-		if a := o.Decision(id); a != nil {
-			o.computed(id, a, now)
+	for _, p := range o.load.Presumed(nil) {
+		switch a := o.Decision(p.ID); {
+		case a == nil:
+		case p.Ended:
+			o.left(p.ID, a, now)
+		default:
+			o.computed(p.ID, a, now)
 		}
 	}
 	for _, x := range o.guesses.expire(now) {

@@ -178,6 +178,17 @@ func (o *Oracle) computed(id DecisionID, a *Answer, now time.Time) {
 	}
 }
 
+// left notes that a request is presumed to have ended on a target that does not report: what it has there is used no more
+// and goes when its turn comes. Of who reports what is gone it is known when it goes.
+func (o *Oracle) left(id DecisionID, a *Answer, now time.Time) {
+	f := o.feed(a.Target.ID)
+	if f == nil || f.isReporting() && !a.IsText {
+		return
+	}
+	f.learn(o.guesses.believed(id), a.form(), now)
+	o.guesses.linger(id, now)
+}
+
 // outcome holds what an engine counted (if it did) against what its target was believed to have. f is the feed of the
 // target that the request went to.
 func (o *Oracle) outcome(f *feed, a *Answer, e *Event, now time.Time) {

@@ -192,7 +192,13 @@ func (e *engine) firstToken(j *Job, t float64) {
 
 // sample tells the load at t and sets the next moment.
 func (e *engine) sample(t, every float64) {
-	used, done := e.cache.referenced, e.iterationsBy(t)
+	used, done, pending := e.cache.referenced, e.iterationsBy(t), e.pending
+	for _, j := range e.waiting {
+		if !j.arrives() {
+			held, _ := e.cache.match(j.chain[:min(len(j.chain), block.Usable(j.Request.Input, e.blockSize))])
+			pending -= held * e.blockSize
+		}
+	}
 	for _, j := range e.prefill {
 		used += j.written(0, e.blockSize) - len(j.held)
 	}
@@ -201,7 +207,7 @@ func (e *engine) sample(t, every float64) {
 	}
 	e.nextLoad = t + every
 	e.sink.Load(t, LoadSample{
-		Running: len(e.prefill) + len(e.decode), Waiting: len(e.waiting), WaitingPrefillTokens: e.pending,
+		Running: len(e.prefill) + len(e.decode), Waiting: len(e.waiting), WaitingPrefillTokens: pending,
 		UsedBlocks: used, TotalBlocks: e.capacity,
 	})
 }

@@ -114,3 +114,18 @@ func TestSilentGatewaysCostLittle(t *testing.T) {
 		t.Errorf("mean TTFT %.4f s without first tokens, %.4f s with them: %.3f", silent.TTFT.Mean, all.TTFT.Mean, ratio)
 	}
 }
+
+// TestOwnDecisionsSuffice: who is told nothing at all, or shown the engines' gauges alone, routes hardly worse: what has been
+// sent says what is cached and what is still to do, as far as neither is believed to be more than an engine holds.
+func TestOwnDecisionsSuffice(t *testing.T) {
+	tr := mustSample(t)
+	all := mustRun(t, tr, NewLive(LiveOptions{}), liveOptions())
+	for name, every := range map[string]float64{"nothing": 0, "load samples": 1} {
+		r := mustRun(t, tr, NewLive(LiveOptions{NoEvents: true, NoFirstToken: true, NoFinish: true, LoadEvery: every}), liveOptions())
+		ratio := r.TTFT.Mean / all.TTFT.Mean
+		t.Logf("%s: %.3f of what all reports give", name, ratio)
+		if ratio > 1.1 {
+			t.Errorf("%s: mean TTFT %.4f s, %.4f s with all reports: %.3f", name, r.TTFT.Mean, all.TTFT.Mean, ratio)
+		}
+	}
+}

@@ -21,7 +21,7 @@ type Sink interface {
 type LoadSample struct {
 	Running              int // sequences in the batch, prefilling or decoding
 	Waiting              int // requests in the queue
-	WaitingPrefillTokens int // prompt tokens to be prefilled: the running ones' rest, and the queue's whole prompts
+	WaitingPrefillTokens int // prompt tokens to be prefilled: of the running ones, and of the queue what is not cached now
 	UsedBlocks           int // KV blocks that running sequences have filled or begun; what is only cached is not counted
 	TotalBlocks          int // KV blocks in all
 }

@@ -75,6 +75,12 @@ func (m *mirror) Load(at float64, s LoadSample) {
 	private := 0
 	for _, j := range e.waiting {
 		want.WaitingPrefillTokens += j.Request.Input
+		for _, id := range j.chain[:min(len(j.chain), (j.Request.Input-1)/e.blockSize)] {
+			if _, ok := e.cache.at[id]; !ok {
+				break
+			}
+			want.WaitingPrefillTokens -= e.blockSize
+		}
 	}
 	for _, jobs := range [][]*Job{e.prefill, e.decode} {
 		for _, j := range jobs {
