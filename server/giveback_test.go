@@ -41,8 +41,8 @@ func (*leaver) Value(any) any { return nil }
 func TestCallerWhoLeavesIsNotBooked(t *testing.T) {
 	r := up(t, Config{})
 	r.worker("w1")
-	route := newRouteService(r.s)
 	codec := transport.NewCodec(mem.DefaultBufferPool())
+	route := newRouteService(r.s, codec)
 	for _, tt := range []struct {
 		id     string
 		leaves bool

@@ -27,13 +27,14 @@ type routeService struct {
 	kvoraclev1.UnimplementedRouteServiceServer
 
 	s         *Server
+	codec     *transport.Codec
 	questions sync.Pool // of *transport.Question
 	info      *grpc.UnaryServerInfo
 	handler   grpc.UnaryHandler
 }
 
-func newRouteService(s *Server) *routeService {
-	r := &routeService{s: s}
+func newRouteService(s *Server, codec *transport.Codec) *routeService {
+	r := &routeService{s: s, codec: codec}
 	r.info = &grpc.UnaryServerInfo{Server: r, FullMethod: kvoraclev1.RouteService_Route_FullMethodName}
 	r.handler = r.route
 	return r
@@ -70,7 +71,11 @@ func (r *routeService) unary(_ any, ctx context.Context, dec func(any) error, ch
 	if err := dec(q); err != nil {
 		return nil, err
 	}
-	return chain(ctx, q, r.info, r.handler)
+	resp, err := chain(ctx, q, r.info, r.handler)
+	if a, ok := resp.(*oracle.Answer); ok && err == nil {
+		return r.codec.Write(a), nil // now: the question has it, and goes
+	}
+	return resp, err
 }
 
 // route answers one question. An answer goes out as it is; with its reasons it is a message.
@@ -131,6 +136,7 @@ func (d *decision) begin(ctx context.Context) error {
 		err = s.guard.mayExplain(d.ctx)
 	}
 	if err == nil {
+		req.Room = &d.q.Room
 		d.answer, d.ticket, err = s.oracle.Ask(d.ctx, req, time.Now())
 	}
 	if d.ticket == nil {

@@ -205,7 +205,7 @@ func (s *Server) newGRPC(services []service) *grpc.Server {
 	g := grpc.NewServer(opts...)
 	s.local = newLocal(s, codec, unary)
 	both := registrars{g, s.local}
-	route := newRouteService(s)
+	route := newRouteService(s, codec)
 	both.RegisterService(route.describe(), route)
 	kvoraclev1.RegisterFleetServiceServer(both, newFleetService(s))
 	s.picker.Register(g)

@@ -33,6 +33,10 @@ type RouteRequest struct {
 	Addresses       []string // only workers that are reached there; nil: all
 	NeedsAddress    bool     // only workers that say where they are reached
 	MaxAlternatives int
+
+	// Room is memory for the answer and its alternatives, which the caller may use again; nil: new memory. An answer that is
+	// kept must have its own.
+	Room *Answer
 }
 
 // asked sums up what must be the same in a request that has the name of another, for the other's answer to be its own: an

@@ -71,7 +71,7 @@ func benchRoute(b *testing.B, n int, everybody bool) {
 	for i := range n {
 		report(i)
 	}
-	r := &RouteRequest{Model: "m", Prompt: Prompt{Length: tokens}, MaxAlternatives: 2, ExpectedOutput: 100}
+	r := &RouteRequest{Model: "m", Prompt: Prompt{Length: tokens}, MaxAlternatives: 2, ExpectedOutput: 100, Room: &Answer{}}
 	var living [under]DecisionID
 	progress := func(id DecisionID, s Step) {
 		if id == 0 {

@@ -146,7 +146,7 @@ func (o *Oracle) learnFirstToken(b *load.Booking, waited time.Duration, ttft flo
 }
 
 // learnWhole learns from the end of a request whose first token was never told, of so many output tokens.
-func (o *Oracle) learnWhole(b *load.Booking, a *Answer, took time.Duration, output int) {
+func (o *Oracle) learnWhole(b *load.Booking, m *remembered, took time.Duration, output int) {
 	f := o.feed(b.Target)
 	if f == nil || output < 1 {
 		return
@@ -155,10 +155,10 @@ func (o *Oracle) learnWhole(b *load.Booking, a *Answer, took time.Duration, outp
 	if p == nil {
 		return
 	}
-	m := &p.cost
+	c := &p.cost
 	decoding, kv := float64(b.Note.Decoding)+1, float64(b.Note.ReadTokens)+float64(b.PromptTokens)
-	iteration := max(m.IterationBase, m.IterationFixed+m.PrefillPerToken*decoding) + m.DecodePerKVToken*kv
-	o.learn.Whole(b.Target, took.Seconds(), a.TTFT+float64(output-1)*iteration)
+	iteration := max(c.IterationBase, c.IterationFixed+c.PrefillPerToken*decoding) + c.DecodePerKVToken*kv
+	o.learn.Whole(b.Target, took.Seconds(), m.ttft+float64(output-1)*iteration)
 }
 
 // seconds is a moment on the clock of what learns.

@@ -166,7 +166,7 @@ func (o *Oracle) isDeserted(model string) bool {
 
 // slots are the targets that a decision's bookings are on, to be told to freed when they may have ended. None while nobody
 // waits; somebody may when they have.
-func (o *Oracle) slots(id DecisionID, a *Answer) []fleet.TargetID {
+func (o *Oracle) slots(id DecisionID, m *remembered) []fleet.TargetID {
 	if o.waits.some.Load() == 0 {
 		return nil
 	}
@@ -174,8 +174,8 @@ func (o *Oracle) slots(id DecisionID, a *Answer) []fleet.TargetID {
 	if b, ok := o.load.Lookup(id); ok {
 		out = append(out, b.Target)
 	}
-	if a != nil && a.start != 0 {
-		if b, ok := o.load.Lookup(a.start); ok {
+	if start := m.start(); start != 0 {
+		if b, ok := o.load.Lookup(start); ok {
 			out = append(out, b.Target)
 		}
 	}

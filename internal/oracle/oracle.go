@@ -55,9 +55,9 @@ type Config struct {
 	// Sessions bounds the memory of which session went where; default 65,536.
 	Sessions int
 	// HistoryDecisions bounds the decisions kept for ExplainDecision and repeated request ids; default 65,536 (about
-	// 500 bytes each).
+	// 360 bytes each).
 	HistoryDecisions int
-	// HistoryRows bounds the candidate rows kept with them, newest decisions first; default 65,536 (about 190 bytes
+	// HistoryRows bounds the candidate rows kept with them, newest decisions first; default 65,536 (about 130 bytes
 	// each). Of a decision by least_time alone the first places are kept, four at least, and the deepest match; of one by
 	// another policy, with a second one beside it, or whose reasons were asked for, up to 128 candidates and 128 excluded
 	// targets.
@@ -150,7 +150,6 @@ type Oracle struct {
 	nextID   uint64
 	sessions *lru
 	history  *history
-	blank    []answerPlace             // for answers to come
 	markets  map[string]*policy.Market // by model
 	debts    policy.Debts              // of prefixes
 	board    board
@@ -182,7 +181,7 @@ func New(cfg Config, obs Observer) *Oracle {
 		sessions: newLRU(cfg.Sessions),
 		markets:  make(map[string]*policy.Market),
 		waits:    newWaits(cfg.Queue),
-		history:  newHistory(cfg.HistoryDecisions, cfg.HistoryRows),
+		history:  newHistory(cfg.HistoryDecisions, cfg.HistoryRows, cfg.Load.Lease),
 	}
 	o.SetPolicy(cfg.Policy, cfg.Shadow)
 	for as := range o.approx {
@@ -211,12 +210,12 @@ func (o *Oracle) Tick(now time.Time) {
 		o.obs.Released(n, "lease")
 	}
 	for _, p := range o.load.Presumed(nil) {
-		switch a := o.Decision(p.ID); {
-		case a == nil:
+		switch m, ok := o.recall(p.ID); {
+		case !ok:
 		case p.Ended:
-			o.left(p.ID, a, now)
+			o.left(p.ID, &m, now)
 		default:
-			o.computed(p.ID, a, now)
+			o.computed(p.ID, &m, now)
 		}
 	}
 	for _, x := range o.guesses.expire(now) {

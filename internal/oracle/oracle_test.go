@@ -259,7 +259,7 @@ func TestGuessQueueIsOrdered(t *testing.T) {
 }
 
 func TestHistoryIsBounded(t *testing.T) {
-	h := newHistory(5, 8)
+	h := newHistory(5, 8, 0)
 	made := func(id, cands, excluded int) {
 		w := &work{}
 		x := &fleet.Worker{Spec: fleet.Spec{Worker: fmt.Sprint("w", id), Address: "a"}}
@@ -306,7 +306,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Errorf("a wide decision: %d candidates, %d rows", cands, len(a.Rows))
 	}
 	// Pages, the last one a part of one, written round and round: what is remembered is what was made.
-	h = newHistory(500, 2*rowsPage+20)
+	h = newHistory(500, 2*rowsPage+20, 0)
 	for id := 1; id <= 2000; id++ {
 		made(id, 1+id%5, id%3)
 		for back := range min(id, 60) {
@@ -316,7 +316,7 @@ func TestHistoryIsBounded(t *testing.T) {
 			}
 		}
 	}
-	h = newHistory(5, 1000)
+	h = newHistory(5, 1000, 0)
 	made(1, 300, 300)
 	if a, cands := h.explain(1); cands != rowsEach || len(a.Rows) != 2*rowsEach || a.Rows[rowsEach].Excluded != ExcludedLabel {
 		t.Errorf("a wide decision: %d candidates, %d rows", cands, len(a.Rows))

@@ -94,9 +94,10 @@ func (o *Oracle) IsBooked(id DecisionID) bool {
 func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 	var out Outcome
 	ttft := e.TTFT
-	a := o.Decision(e.Decision) // before the booking is looked for: while that lives the id is not another's
+	past, known := o.recall(e.Decision) // before the booking is looked for: while that lives the id is not another's
+	a := &past
 	slots := o.slots(e.Decision, a)
-	isPair := a != nil && a.start != 0 // what one engine counts of it is not what the other was believed to hold
+	isPair := a.start() != 0 // what one engine counts of it is not what the other was believed to hold
 	switch e.Step {
 	case Dispatched:
 		id, has, err := o.dispatchTarget(e)
@@ -108,22 +109,22 @@ func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 		var waited time.Duration
 		prefilled := e.Decision // the booking under which it was
 		if isPair {
-			prefilled = a.start
+			prefilled = a.start()
 		}
-		booking, known := o.load.Lookup(prefilled)
+		booking, isBooked := o.load.Lookup(prefilled)
 		out, waited = o.load.FirstToken(e.Decision, now)
 		if out == Applied {
-			if known {
+			if isBooked {
 				o.learnFirstToken(&booking, waited, e.TTFT, now)
 			}
 			if ttft == 0 {
 				ttft = waited.Seconds()
 			}
-			if a != nil {
+			if known {
 				o.computed(e.Decision, a, now)
-				o.obs.FirstToken(a.TTFT, ttft)
-				if a.Goals.TTFT > 0 {
-					o.obs.Goal(ttft <= a.Goals.TTFT)
+				o.obs.FirstToken(a.ttft, ttft)
+				if goal := a.goal(); goal > 0 {
+					o.obs.Goal(ttft <= goal)
 				}
 			}
 		}
@@ -131,21 +132,21 @@ func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 		out = o.load.Generating(e.Decision, e.OutputTokens, now)
 	case Finished:
 		var f *feed
-		if a != nil {
-			f = o.feed(a.Target.ID)
+		if known {
+			f = o.feed(a.target)
 		}
 		booking, _ := o.load.Lookup(e.Decision)
 		ages := o.load.Ages(e.Decision, now)
 		out = o.load.Finish(e.Decision, e.OutputTokens, now)
-		if a != nil && f != nil && out == Applied && booking.Target == a.Target.ID && !isPair {
+		if f != nil && out == Applied && booking.Target == a.target && !isPair {
 			o.outcome(f, a, e, now)
 		}
 		o.guesses.linger(e.Decision, now)
-		if a != nil && out == Applied && !ages.Told && !isPair {
+		if known && out == Applied && !ages.Told && !isPair {
 			o.learnWhole(&booking, a, ages.Booked, e.OutputTokens)
 		}
-		if a != nil && f != nil && out == Applied && booking.Target == a.Target.ID && e.Cached >= 0 && !isPair {
-			matched, cached := a.PromptTokens-a.Uncached, a.cached(e)
+		if f != nil && out == Applied && booking.Target == a.target && e.Cached >= 0 && !isPair {
+			matched, cached := a.promptTokens-a.uncached, a.cached(e)
 			f.outcomes.matched.Add(uint64(max(matched, 0)))
 			f.outcomes.cached.Add(uint64(max(cached, 0)))
 			o.obs.Prediction(matched, cached)
@@ -159,7 +160,7 @@ func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 	}
 	if out == Applied {
 		if isPair {
-			o.progressStart(a.start, e, now)
+			o.progressStart(a.start(), e, now)
 		}
 		o.recordings.step(e, ttft, now)
 		o.freed(now, slots...)
@@ -168,21 +169,21 @@ func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 }
 
 // computed notes that a target has a prompt in its cache now.
-func (o *Oracle) computed(id DecisionID, a *Answer, now time.Time) {
-	f := o.feed(a.Target.ID)
-	if f == nil || f.isReporting() && !a.IsText {
+func (o *Oracle) computed(id DecisionID, a *remembered, now time.Time) {
+	f := o.feed(a.target)
+	if f == nil || f.isReporting() && !a.isText {
 		return
 	}
-	if booking, ok := o.load.Lookup(id); ok && booking.Target == a.Target.ID {
+	if booking, ok := o.load.Lookup(id); ok && booking.Target == a.target {
 		f.learn(o.guesses.believed(id), a.form(), now)
 	}
 }
 
 // left notes that a request is presumed to have ended on a target that does not report: what it has there is used no more
 // and goes when its turn comes. Of who reports what is gone it is known when it goes.
-func (o *Oracle) left(id DecisionID, a *Answer, now time.Time) {
-	f := o.feed(a.Target.ID)
-	if f == nil || f.isReporting() && !a.IsText {
+func (o *Oracle) left(id DecisionID, a *remembered, now time.Time) {
+	f := o.feed(a.target)
+	if f == nil || f.isReporting() && !a.isText {
 		return
 	}
 	f.learn(o.guesses.believed(id), a.form(), now)
@@ -191,24 +192,24 @@ func (o *Oracle) left(id DecisionID, a *Answer, now time.Time) {
 
 // outcome holds what an engine counted (if it did) against what its target was believed to have. f is the feed of the
 // target that the request went to.
-func (o *Oracle) outcome(f *feed, a *Answer, e *Event, now time.Time) {
+func (o *Oracle) outcome(f *feed, a *remembered, e *Event, now time.Time) {
 	w := o.fleet.View().Target(f.target)
 	if w == nil {
 		return
 	}
 	var chain []block.ID
-	if !f.isReporting() || f.isShort() || a.IsText {
-		chain = o.guesses.believed(a.Decision)
+	if !f.isReporting() || f.isShort() || a.isText {
+		chain = o.guesses.believed(a.id)
 	}
 	if cached := a.cached(e); cached >= 0 {
-		switch a.Blocks {
+		switch a.blocks {
 		case Fresh, Partial:
-			f.judge(a.Usable.Total(), cached, a.freed, w.BlockSize)
+			f.judge(total(&a.usable), cached, a.freed, w.BlockSize)
 		case Approximate:
-			f.correct(chain, a.form(), min(a.Matched.Total(), block.Usable(a.PromptTokens, w.BlockSize)*w.BlockSize), cached, w.BlockSize)
+			f.correct(chain, a.form(), min(total(&a.held), block.Usable(a.promptTokens, w.BlockSize)*w.BlockSize), cached, w.BlockSize)
 		case Silent, Warming, Stale:
 		}
-		if !a.IsText {
+		if !a.isText {
 			o.refound.Add(uint64(f.found(chain, cached/w.BlockSize)))
 		}
 	}
@@ -247,11 +248,14 @@ func (o *Oracle) explain(id DecisionID) (a *Answer, cands int) {
 	return o.history.explain(id)
 }
 
-// Decision finds a recent decision, or nil.
-func (o *Oracle) Decision(id DecisionID) *Answer {
+// recall finds a recent decision.
+func (o *Oracle) recall(id DecisionID) (m remembered, ok bool) {
 	o.deciding.Lock()
 	defer o.deciding.Unlock()
-	return o.history.get(id)
+	if found := o.history.find(id); found != nil {
+		return *found, true
+	}
+	return m, false
 }
 
 // release gives up a booking.

@@ -178,18 +178,18 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 	if r.RequestID != "" && !r.DryRun {
 		asked = r.asked()
 		if id, ok := o.load.Living(r.RequestID); ok {
-			if a := o.history.get(id); a != nil {
-				if a.asked != asked {
+			if m := o.history.find(id); m != nil {
+				if m.asked != asked {
 					return nil, Fault(FailedPrecondition, ReasonRequestIDTaken, "request_id", strconv.Quote(r.RequestID),
 						"another request of that name is under way; want a name that no other request has")
 				}
-				again := *a
+				a := r.room()
+				m.tell(a, o.history.lease)
 				if r.Explain {
-					full, _ := o.history.explain(id)
-					again = *full
+					a.Rows = o.history.rows(m)
 				}
-				again.Repeated = true
-				return &again, nil
+				a.Repeated = true
+				return a, nil
 			}
 			o.release(id, now) // its answer was forgotten: decide anew rather than book twice
 		}
@@ -218,15 +218,15 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 
 	best := &w.targets[w.picks[w.choice.Best]]
 	score := &w.choice.Scores[w.choice.Best]
-	made := o.newAnswer()
-	made.answer = Answer{
+	a := r.room()
+	*a = Answer{
 		Target:       ref(best),
 		Matched:      best.held,
 		Usable:       best.usable,
 		PromptTokens: r.Prompt.Length,
 		IsText:       r.Prompt.IsText,
 		TTFT:         score.TTFT,
-		Alternatives: w.alternatives(made.places[:0], r.MaxAlternatives),
+		Alternatives: w.alternatives(a.Alternatives[:0], r.MaxAlternatives),
 		Blocks:       best.blocks,
 		Load:         best.state.Confidence,
 		Policy:       w.rules.policy.Name(),
@@ -239,7 +239,6 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 		Model:        r.Model,
 		RequestID:    r.RequestID,
 	}
-	a := &made.answer
 	if r.Goals.IsSet() {
 		a.Goals, a.TPOT = r.Goals, policy.TPOT(req, &w.cands[w.choice.Best])
 		a.MissesTTFT, a.MissesTPOT = r.Goals.Missed(score, a.TPOT)
@@ -314,25 +313,18 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 	return a, nil
 }
 
-// answerPlace is an answer with the memory of what most have.
-type answerPlace struct {
-	answer Answer
-	places [2]Alternative
-}
-
-// newAnswer makes an answer. Some are made at a time, which costs the allocator less than each on its own; they are forgotten
-// in the same order, so that few keep others in memory. The caller holds deciding.
-func (o *Oracle) newAnswer() *answerPlace {
-	if len(o.blank) == 0 {
-		o.blank = make([]answerPlace, answersMade)
+// room is where the answer goes.
+func (r *RouteRequest) room() *Answer {
+	if r.Room != nil {
+		return r.Room
 	}
-	a := &o.blank[0]
-	o.blank = o.blank[1:]
-	return a
+	made := new(struct {
+		answer Answer
+		places [fewAlternatives]Alternative
+	})
+	made.answer.Alternatives = made.places[:0]
+	return &made.answer
 }
-
-// answersMade is how many answers are made at a time: 5 KB of them.
-const answersMade = 8
 
 // isThere reports whether a candidate's life has not ended since it was looked at.
 func (o *Oracle) isThere(c *candidate) bool {
@@ -471,7 +463,7 @@ func (w *work) addCandidate(i int) {
 func (w *work) alternatives(out []Alternative, most int) []Alternative {
 	n := min(most, len(w.choice.Order)-1)
 	if n <= 0 {
-		return nil
+		return out
 	}
 	for _, i := range w.choice.Order[1 : n+1] {
 		c := &w.targets[w.picks[i]]

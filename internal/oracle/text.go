@@ -32,7 +32,7 @@ func TextPrompt(pieces [][]byte) Prompt {
 
 func (p *Prompt) form() form { return formOf(p.IsText) }
 
-func (a *Answer) form() form { return formOf(a.IsText) }
+func (m *remembered) form() form { return formOf(m.isText) }
 
 func formOf(isText bool) form {
 	if isText {
@@ -43,20 +43,20 @@ func formOf(isText bool) form {
 
 // formOf is what the prompt of a recent decision was made of.
 func (o *Oracle) formOf(id DecisionID) form {
-	if a := o.Decision(id); a != nil {
-		return a.form()
+	if m, ok := o.recall(id); ok {
+		return m.form()
 	}
 	return asTokens
 }
 
 // cached is what an engine has found in its cache, in the tokens that the decision reckoned in; negative: it did not say.
 // A text's tokens are guessed, the engine's are counted: what they have in common is the share of the prompt.
-func (a *Answer) cached(e *Event) int {
-	if !a.IsText || e.Cached < 0 || e.PromptTokens <= 0 {
+func (m *remembered) cached(e *Event) int {
+	if !m.isText || e.Cached < 0 || e.PromptTokens <= 0 {
 		return e.Cached
 	}
 	share := min(1, float64(e.Cached)/float64(e.PromptTokens))
-	return int(math.Round(share * float64(a.PromptTokens)))
+	return int(math.Round(share * float64(m.promptTokens)))
 }
 
 // textConfidence is confidence for a question that is text.

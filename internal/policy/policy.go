@@ -123,7 +123,7 @@ type Term struct {
 }
 
 // Named lists all terms in the order in which explanations show them; together they are Sum.
-func (t *Terms) Named() [8]Term {
+func (t *Terms) Named() [NumTerms]Term {
 	return [...]Term{
 		{"queue", t.Queue},
 		{"prefill", t.Prefill},
@@ -134,6 +134,19 @@ func (t *Terms) Named() [8]Term {
 		{"batch", t.Batch},
 		{"copy", -t.Copy},
 	}
+}
+
+// NumTerms is how many terms there are.
+const NumTerms = 8
+
+// Values lists the terms in the order of their fields.
+func (t *Terms) Values() [NumTerms]float64 {
+	return [...]float64{t.Queue, t.Prefill, t.Fleet, t.Decode, t.Transfer, t.Memory, t.Batch, t.Copy}
+}
+
+// TermsOf is the reverse of Values.
+func TermsOf(v *[NumTerms]float64) Terms {
+	return Terms{Queue: v[0], Prefill: v[1], Fleet: v[2], Decode: v[3], Transfer: v[4], Memory: v[5], Batch: v[6], Copy: v[7]}
 }
 
 // Sum adds the terms up.

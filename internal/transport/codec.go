@@ -48,10 +48,10 @@ func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
 // Marshal implements encoding.CodecV2.
 func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
+	case Written:
+		return mem.BufferSlice{v.b}, nil
 	case *oracle.Answer:
-		b := c.pool.Get(0)
-		*b = wire.AppendAnswer(*b, v)
-		return mem.BufferSlice{mem.NewBuffer(b, c.pool)}, nil
+		return mem.BufferSlice{c.Write(v).b}, nil
 	case *StreamAnswer:
 		b := c.pool.Get(0)
 		*b = wire.AppendStreamAnswer(*b, v.Tag, v.Answer)
@@ -79,6 +79,17 @@ func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
 	}
 }
 
+// Written is an answer that is a message already, so that what it was made of can be used again before gRPC sends it. It is
+// sent once.
+type Written struct{ b mem.Buffer }
+
+// Write writes an answer of Route.
+func (c *Codec) Write(a *oracle.Answer) Written {
+	b := c.pool.Get(0)
+	*b = wire.AppendAnswer(*b, a)
+	return Written{mem.NewBuffer(b, c.pool)}
+}
+
 // StreamAnswer is an answer in the envelope of RouteStream. An *oracle.Answer alone is one of Route.
 type StreamAnswer struct {
 	Tag    uint64
@@ -92,6 +103,9 @@ type Question struct {
 
 	// IsStreamed says which message is to be read.
 	IsStreamed bool
+
+	// Room is for the answer, which is valid until the next one is put there.
+	Room oracle.Answer
 
 	held   mem.BufferSlice
 	pieces [][]byte
