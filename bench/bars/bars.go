@@ -6,6 +6,7 @@ package bars
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Bar is a promise about a measured value.
@@ -35,4 +36,23 @@ func (b *Bar) Print(all []float64) {
 func Quantile(all []float64, q float64) float64 {
 	slices.Sort(all)
 	return all[min(int(q*float64(len(all))), len(all)-1)]
+}
+
+// Choose reads an -only flag, names with commas between, of those there are: it says which are wanted. All are where only is
+// empty; a name that nothing has is an error, since a bench that measures nothing looks like one that has passed.
+func Choose(only string, names ...string) (map[string]bool, error) {
+	wanted := make(map[string]bool)
+	for _, name := range names {
+		wanted[name] = only == ""
+	}
+	if only == "" {
+		return wanted, nil
+	}
+	for name := range strings.SplitSeq(only, ",") {
+		if _, ok := wanted[name]; !ok {
+			return nil, fmt.Errorf("-only %s: there is no such thing to measure, want some of %s", name, strings.Join(names, ", "))
+		}
+		wanted[name] = true
+	}
+	return wanted, nil
 }

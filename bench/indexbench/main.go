@@ -16,8 +16,6 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/pprof"
-	"slices"
-	"strings"
 
 	"github.com/kvoracle/kvoracle/bench/bars"
 )
@@ -69,8 +67,17 @@ func main() {
 		os.Exit(2)
 	}
 	fmt.Printf("%s %s/%s, %d cores\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	var names []string
 	for _, s := range scenarios {
-		if *only != "" && !slices.Contains(strings.Split(*only, ","), s.name) || *quick && s.slow {
+		names = append(names, s.name)
+	}
+	chosen, err := bars.Choose(*only, names...)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	for _, s := range scenarios {
+		if !chosen[s.name] || *quick && s.slow {
 			continue
 		}
 		if err := s.measure(*runs, *quick); err != nil {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 
 	"github.com/kvoracle/kvoracle/bench/bars"
@@ -81,10 +80,18 @@ func measureOurs(file string) error {
 }
 
 func compare(file, peers string, runs int, only string) error {
+	var names []string
+	for _, e := range engines {
+		names = append(names, e.name)
+	}
+	chosen, err := bars.Choose(only, names...)
+	if err != nil {
+		return err
+	}
 	results := make(map[string]map[string]float64)
 	var asked []engine
 	for _, e := range engines {
-		if only != "" && !slices.Contains(strings.Split(only, ","), e.name) || !e.isOurs && peers == "" {
+		if !chosen[e.name] || !e.isOurs && peers == "" {
 			continue
 		}
 		values, err := e.measure(file, peers, runs)

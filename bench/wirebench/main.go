@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 
 	"github.com/kvoracle/kvoracle/bench/bars"
@@ -54,7 +53,7 @@ func main() {
 	shadow := flag.String("shadow", "", "with -serve: a policy that decides beside the first")
 	profiles := flag.String("profiles", "", "host:port where the server shows its profiles while it is measured")
 	rounds := flag.Int("rounds", 5, "rounds of each scenario")
-	only := flag.String("only", "", "scenarios to run, with commas between")
+	only := flag.String("only", "", "scenarios to run, with commas between: "+strings.Join(names(), ", "))
 	flag.Parse()
 	var err error
 	if *isServer {
@@ -69,13 +68,17 @@ func main() {
 }
 
 func measure(b *bench, only string) error {
+	chosen, err := bars.Choose(only, names()...)
+	if err != nil {
+		return err
+	}
 	fmt.Printf("%s %s/%s, %d cores\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 	runtime.GOMAXPROCS(1)
 	if err := pin((b.server + 1) % runtime.NumCPU()); err != nil {
 		fmt.Println("not pinned:", err)
 	}
 	for _, s := range scenarios {
-		if only != "" && !slices.Contains(strings.Split(only, ","), s.name) {
+		if !chosen[s.name] {
 			continue
 		}
 		if err := s.run(context.Background(), b); err != nil {
@@ -90,4 +93,13 @@ func measure(b *bench, only string) error {
 		}
 	}
 	return nil
+}
+
+// names lists the scenarios.
+func names() []string {
+	all := make([]string, len(scenarios))
+	for i := range scenarios {
+		all[i] = scenarios[i].name
+	}
+	return all
 }

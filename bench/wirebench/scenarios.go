@@ -54,7 +54,7 @@ var scenarios = []scenario{
 		{Name: "latency-p50-us", Unit: "us"},
 	}},
 	{"overload", overload, []bars.Bar{
-		{Name: "overload-goodput", Limit: 0.9, AtLeast: true, Unit: "of what its processor time answers, 8,192 tokens, twice that offered"},
+		{Name: "overload-goodput", Limit: 0.9, AtLeast: true, Unit: "of what its processor time answers, 512 tokens, twice that offered"},
 		{Name: "overload-offered", Unit: "x what its processor time answers: what the client really offered"},
 		{Name: "overload-late", Unit: "of the calls were ended since they were not received in time"},
 		{Name: "overload-call-us", Unit: "us of server CPU a Route, nothing refused"},
@@ -258,11 +258,11 @@ func latency(ctx context.Context, b *bench) error {
 }
 
 // overload offers twice of what the server's core can answer, with reports coming in. So that a client with no more than a
-// core of its own can, decisions are made dear: among many workers, with a second policy beside the first, which goes the long
-// way. What the server can is taken from the processor time of its calls in a closed loop, and what it gives from the
+// core of its own can, decisions are made dear and messages small: among many workers, with a second policy beside the first,
+// which goes the long way, for short prompts. What the server can is taken from the processor time of its calls in a closed loop, and what it gives from the
 // processor time that it had meanwhile, so that neither changes with what else the machine does.
 func overload(ctx context.Context, b *bench) error {
-	const tokens, workers, shadow = 8192, 384, "weighted_scorers"
+	const tokens, workers, shadow = 512, 384, "weighted_scorers"
 	w, err := start(ctx, b.server, workers, tokens, options{sheds: true, shadow: shadow, profiles: b.profiles})
 	if err != nil {
 		return err

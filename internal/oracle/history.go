@@ -90,9 +90,9 @@ type kept struct {
 const rowsEach = 128
 
 const (
-	// rowsPage is how many rows are made at a time, and
+	// rowsPage is how many rows are made at a time: 32 KB of them, where to make a slice longer is to copy up to 8 MB.
 	rowsPage = 256
-	// decisionsPage how many decisions: some 30 KB of either, where to make a slice longer is to copy up to 20 MB.
+	// decisionsPage is how many decisions are, as large.
 	decisionsPage = 96
 )
 
