@@ -47,18 +47,25 @@ func (b *blockStream) answerLate(ctx context.Context) *lateAcks {
 
 // send sends what is queued until that is finished, or halted.
 func (l *lateAcks) send(ctx context.Context, b *blockStream) error {
-	for x := range l.queue {
-		x.receipt.Wait(l.halt)
+	for {
 		select {
+		case x, isMore := <-l.queue:
+			if !isMore {
+				return nil
+			}
+			x.receipt.Wait(l.halt)
+			select {
+			case <-l.halt:
+				return nil
+			default:
+			}
+			if err := b.send(ctx, &x.ack); err != nil {
+				return err
+			}
 		case <-l.halt:
 			return nil
-		default:
-		}
-		if err := b.send(ctx, &x.ack); err != nil {
-			return err
 		}
 	}
-	return nil
 }
 
 // add queues an ack, unless nothing is sent any more.
