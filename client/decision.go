@@ -80,6 +80,9 @@ type Decision struct {
 	// Blocks and Load say how far the picture can be trusted; unspecified in a fallback.
 	Blocks BlockConfidence
 	Load   LoadConfidence
+	// PrefillBlocks and PrefillLoad say the same of Prefill; unspecified without one.
+	PrefillBlocks BlockConfidence
+	PrefillLoad   LoadConfidence
 	// Source says who decided, and Reason what decided or, in a fallback, why the oracle did not.
 	Source Source
 	Reason Reason
@@ -109,6 +112,8 @@ func decisionOf(m *kvoraclev1.RouteResponse) Decision {
 		PredictedTTFT: seconds(m.GetPredictedTtftSeconds()),
 		Blocks:        m.GetConfidence().GetBlocks(),
 		Load:          m.GetConfidence().GetLoad(),
+		PrefillBlocks: m.GetPrefillConfidence().GetBlocks(),
+		PrefillLoad:   m.GetPrefillConfidence().GetLoad(),
 		Source:        SourceOracle,
 		Reason:        reasonOf(m.GetReason()),
 		Repeated:      m.GetRepeatedDecision(),

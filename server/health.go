@@ -107,7 +107,7 @@ func (b *board) expect(workers int) {
 	})
 }
 
-// isWarm says whether enough workers have been fresh at once; then counting them again changes nothing.
+// isWarm says whether enough workers have been fresh at once; then counting them again changes no component.
 func (b *board) isWarm() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

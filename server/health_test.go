@@ -7,13 +7,18 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/oracle"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
@@ -105,6 +110,38 @@ func TestComponentsStartUnwellAndFollowTheFacts(t *testing.T) {
 	if err := r.s.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestTheCountOfFreshWorkersGoesOn: what is well stays so; how many workers are fresh is told as it is.
+func TestTheCountOfFreshWorkersGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{ExpectedWorkers: 1})
+		r.s.health.serving()
+		over := make(chan struct{})
+		var janitor sync.WaitGroup
+		janitor.Go(func() { r.s.janitor(over) })
+		session, _, err := r.s.oracle.OpenBlocks(&oracle.Hello{
+			Spec: fleet.Spec{Worker: "w", Model: "m", BlockSize: 16, DPSize: 1}, Incarnation: 1, NextSequence: 1,
+		}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect := func(after time.Duration, want string) {
+			t.Helper()
+			<-time.After(after)
+			if _, text := r.get("/readyz"); !strings.Contains(text, want) {
+				t.Errorf("readyz: %q, want %q", text, want)
+			}
+		}
+		expect(time.Second, "fleet: serving (1 of 1 expected workers fresh)")
+		session.Close(time.Now())
+		expect(30*time.Second, "fleet: serving (0 of 1 expected workers fresh)")
+		close(over)
+		janitor.Wait()
+		if err := r.s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestReadyAtOnceWithoutExpectations(t *testing.T) {

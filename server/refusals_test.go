@@ -1,8 +1,12 @@
 package server
 
 import (
+	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/net/html"
 
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/script"
@@ -109,6 +113,72 @@ func TestConfidenceIsSaidEverywhere(t *testing.T) {
 		if n := s.counted("kvoracle.decisions", "booked=true", "load="+load); n != want {
 			t.Errorf("%d decisions are on %s load in the metrics, want %d", n, load, want)
 		}
+	}
+}
+
+// TestPartialAndApproximateAreSaidEverywhere is the same of what only comes about when the index is full, or when prompts
+// were computed where nothing is reported. Neither is a worry on the status page; only the first is fresh to the health of
+// the fleet.
+func TestPartialAndApproximateAreSaidEverywhere(t *testing.T) {
+	s := up(t, Config{MaxBlocks: 3, ExpectedWorkers: 2})
+	run := script.New(s.conn)
+	defer run.Close()
+	for _, x := range [][2]string{
+		{"register guessed", "ok"},
+		{"RT ABC as=r1", "-> guessed(0) only_candidate silent"},
+		{"first r1", "applied"},
+		{"free r1", "applied"},
+		{"RB full e1 s1 +[A AB ABC ABCD]", "ack s1 partial held=3 stored=3 refused=1 evicted=1\nrefused op 3: capacity"},
+		{"RB full s1 digest", "ack s1 partial held=3 digests_matched=1"},
+		{"RL full run=0", "applied=1 ignored=0 in_flight=0 booked=0"},
+		{"ov ABCD", "full=3:partial guessed=3:approximate"},
+		{"list", "full e1 ready r0:partial,s1,held=3,in_flight=0\nguessed e0 ready r0:approximate,s0,held=3,in_flight=0"},
+		{"RT ABCD allow=full as=r2", "-> full(3) only_candidate partial"},
+		{"RT ABCD allow=guessed as=r3", "-> guessed(3) only_candidate approximate load_imputed"},
+	} {
+		answer, err := run.Step(t.Context(), x[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSuffix(answer, "\n"); got != x[1] {
+			t.Errorf("%s: got %q, want %q", x[0], got, x[1])
+		}
+	}
+	for _, c := range []string{"partial", "approximate"} {
+		if n := s.counted("kvoracle.targets", "confidence="+c); n != 1 {
+			t.Errorf("%d targets are %s in the metrics, want 1", n, c)
+		}
+		if n := s.counted("kvoracle.decisions", "booked=true", "blocks="+c); n != 1 {
+			t.Errorf("%d decisions are on a %s target in the metrics, want 1", n, c)
+		}
+	}
+	for _, fresh := range []string{"true", "false"} { // what a partial target is credited with counts in full
+		if n := s.counted("kvoracle.model.targets", "fresh="+fresh); n != 1 {
+			t.Errorf("%d targets of the model with fresh=%s in the metrics, want 1", n, fresh)
+		}
+	}
+	view, err := s.fleet.VerifyWorker(t.Context(), &kvoraclev1.VerifyWorkerRequest{Target: &kvoraclev1.Target{WorkerId: "full"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := view.Recv(); err != nil || m.GetConfidence() != kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_PARTIAL {
+		t.Errorf("verified: %v, %v", m.GetConfidence(), err)
+	}
+	s.s.countFresh(time.Now()) // as the janitor does now and then
+	if code, text := s.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "fleet: not serving (1 of 2 expected workers fresh)") {
+		t.Errorf("readyz: %d, %q", code, text)
+	}
+	page, _ := s.statusOf()
+	seen := 0
+	for n := range page.Descendants() {
+		if n.Type == html.TextNode && (n.Data == "partial" || n.Data == "approximate") {
+			if seen++; len(n.Parent.Attr) > 0 {
+				t.Errorf("the status page worries about %s: %v", n.Data, n.Parent.Attr)
+			}
+		}
+	}
+	if seen != 2 {
+		t.Errorf("the status page says %d of the two", seen)
 	}
 }
 

@@ -30,6 +30,9 @@ func (r *routeService) ReportBlocks(stream kvoraclev1.RouteService_ReportBlocksS
 	if err := r.s.warm.wait(ctx); err != nil {
 		return toStatus(err)
 	}
+	if err := r.s.oracle.MayOpen(hello); err != nil { // else it would silence the stream it contradicts at the other replicas
+		return toStatus(err)
+	}
 	relay := r.s.replica.Open(ctx, first.GetHello())
 	defer relay.Close()
 	session, accepted, err := r.s.oracle.OpenBlocks(hello, time.Now())
@@ -46,17 +49,7 @@ func (r *routeService) ReportBlocks(stream kvoraclev1.RouteService_ReportBlocksS
 	}
 	b := blockStream{r: r, hello: hello, apply: wire.NewApplier(hello, session, r.s.printSeed), stream: stream, relay: relay}
 	late := b.answerLate(ctx)
-	in := readEach(ctx, r.s, stream.Recv, func(m *kvoraclev1.ReportBlocksRequest) error {
-		ack, receipt, err := relay.Do(m, func() (oracle.Ack, error) { return b.apply.Apply(m, time.Now()) })
-		switch {
-		case err != nil:
-			return toStatus(err)
-		case relay == nil:
-			return b.send(ctx, &ack)
-		default:
-			return late.add(ack, receipt)
-		}
-	})
+	in := b.read(ctx, late)
 	defer in.close()
 	defer late.stop() // before: a message that waits for room among the acks gives up
 	messages := in.over
@@ -98,6 +91,30 @@ type blockStream struct {
 	stream kvoraclev1.RouteService_ReportBlocksServer
 
 	sending sync.Mutex // gRPC sends one message at a time
+	out     oracle.Ack // the one being sent
+}
+
+// read begins to apply what the reporter says. Only what other replicas are to hear has to be a message.
+func (b *blockStream) read(ctx context.Context, late *lateAcks) *inbox {
+	s := b.r.s
+	if b.relay != nil {
+		return readEach(ctx, s, b.stream.Recv, func(m *kvoraclev1.ReportBlocksRequest) error {
+			ack, receipt, err := b.relay.Do(m, func() (oracle.Ack, error) { return b.apply.Apply(m, time.Now()) })
+			if err != nil {
+				return toStatus(err)
+			}
+			return late.add(ack, receipt)
+		})
+	}
+	report := wire.NewReport(b.hello, s.printSeed)
+	recv := func() (*wire.Report, error) { return report, b.stream.RecvMsg(report) }
+	return readEach(ctx, s, recv, func(m *wire.Report) error {
+		ack, err := m.Hand(b.apply, time.Now())
+		if err != nil {
+			return toStatus(err)
+		}
+		return b.send(ctx, &ack)
+	})
 }
 
 // say sends one message.
@@ -107,9 +124,17 @@ func (b *blockStream) say(m *kvoraclev1.ReportBlocksResponse) error {
 	return b.stream.Send(m)
 }
 
+// acknowledge sends an ack, which the codec knows how to write.
+func (b *blockStream) acknowledge(ack *oracle.Ack) error {
+	b.sending.Lock()
+	defer b.sending.Unlock()
+	b.out = *ack
+	return b.stream.SendMsg(&b.out)
+}
+
 // send acknowledges, and asks for a snapshot where one is needed.
 func (b *blockStream) send(ctx context.Context, ack *oracle.Ack) error {
-	if err := b.say(wire.EncodeAck(ack)); err != nil {
+	if err := b.acknowledge(ack); err != nil {
 		return err
 	}
 	if ack.Resync == nil {

@@ -40,6 +40,9 @@ func (f *fleetService) RegisterWorker(ctx context.Context, m *kvoraclev1.Registe
 	if err := f.s.warm.wait(ctx); err != nil {
 		return nil, toStatus(err)
 	}
+	if err := f.s.oracle.MayRegister(&spec); err != nil { // before other replicas are told
+		return nil, toStatus(err)
+	}
 	f.s.replica.Do(replica.Register, spec.Worker, m.GetSpec(), func() { _, err = f.s.oracle.Register(spec, time.Now()) })
 	if err != nil {
 		return nil, toStatus(err)

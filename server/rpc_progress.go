@@ -77,16 +77,27 @@ func (r *routeService) event(m *kvoraclev1.ProgressEvent, gateway, prefix string
 	return r.s.oracle.Progress(e, time.Now())
 }
 
-// RecordProgress implements RouteService. The first malformed event refuses the call; those before it are applied.
+// RecordProgress implements RouteService. An event that is refused refuses the call before any is applied.
 func (r *routeService) RecordProgress(_ context.Context, m *kvoraclev1.RecordProgressRequest) (*kvoraclev1.RecordProgressResponse, error) {
 	if err := wire.CheckRecordProgress(m); err != nil {
 		return nil, toStatus(err)
 	}
-	out := &kvoraclev1.RecordProgressResponse{}
+	events := make([]*oracle.Event, len(m.GetEvents()))
 	for i, event := range m.GetEvents() {
-		outcome, err := r.event(event, "", fmt.Sprintf("events[%d]", i))
+		e, err := wire.DecodeEvent(event, "", fmt.Sprintf("events[%d]", i))
+		if err == nil {
+			err = r.s.oracle.CheckEvent(e)
+		}
 		if err != nil {
 			return nil, toStatus(err)
+		}
+		events[i] = e
+	}
+	out := &kvoraclev1.RecordProgressResponse{}
+	for _, e := range events {
+		outcome, err := r.s.oracle.Progress(e, time.Now())
+		if err != nil {
+			return nil, toStatus(err) // its worker has gone at this very moment
 		}
 		switch outcome {
 		case oracle.Applied:

@@ -16,6 +16,7 @@ import (
 
 const (
 	janitorEvery = 250 * time.Millisecond // what waits for time alone is that late at most
+	freshEvery   = 5 * time.Second        // how often fresh workers are counted when nothing depends on it any more
 	flushTimeout = 5 * time.Second        // for the last telemetry
 )
 
@@ -112,12 +113,16 @@ func (s *Server) serveOps(over <-chan struct{}) error {
 func (s *Server) janitor(over <-chan struct{}) {
 	tick := time.NewTicker(janitorEvery)
 	defer tick.Stop()
+	var counted time.Time
 	for {
 		select {
 		case now := <-tick.C:
 			s.oracle.Tick(now)
 			s.picker.Tick(now)
-			s.countFresh(now)
+			if !s.health.isWarm() || now.Sub(counted) >= freshEvery {
+				counted = now
+				s.countFresh(now)
+			}
 			s.lookAtReplicas()
 			s.tellSheds()
 		case <-over:
@@ -126,11 +131,8 @@ func (s *Server) janitor(over <-chan struct{}) {
 	}
 }
 
-// countFresh feeds the fleet component. Once it is well it stays so, and looking at every worker is saved.
+// countFresh feeds the fleet component. Once that is well it stays so; how many are fresh is then for people to read.
 func (s *Server) countFresh(now time.Time) {
-	if s.health.isWarm() {
-		return
-	}
 	fresh := 0
 	for _, w := range s.oracle.Workers("", now) {
 		if isFresh(&w) {
@@ -144,7 +146,7 @@ func (s *Server) countFresh(now time.Time) {
 // credited with is true, and waiting would not make room.
 func isFresh(w *oracle.WorkerStatus) bool {
 	for i := range w.Ranks {
-		if c := w.Ranks[i].Blocks; c != oracle.Fresh && c != oracle.Partial {
+		if !w.Ranks[i].Blocks.IsTrue() {
 			return false
 		}
 	}

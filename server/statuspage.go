@@ -74,6 +74,7 @@ type statusRank struct {
 	Rank                   int
 	State, Cache, Load     string
 	Unmatched              bool
+	IsDoubtful             bool // what is shown of its cache is worth a look
 	Blocks                 int
 	InFlight, Booked       int
 	Prefill                float64 // seconds
@@ -139,7 +140,7 @@ func (f *statusFleet) add(w *oracle.WorkerStatus) {
 		f.InFlight += r.Load.InFlight
 		f.Ranks = append(f.Ranks, statusRank{
 			Worker: w.Worker.Worker, Address: w.Address, Model: w.Model, Rank: i, State: w.State().String(), Cache: r.Blocks.String(),
-			Load: r.Load.Confidence.String(), Unmatched: r.Unmatched, Blocks: held, InFlight: r.Load.InFlight, Booked: r.Load.Booked,
+			Load: r.Load.Confidence.String(), Unmatched: r.Unmatched, IsDoubtful: r.Unmatched || !r.Blocks.IsTrue() && r.Blocks != oracle.Approximate, Blocks: held, InFlight: r.Load.InFlight, Booked: r.Load.Booked,
 			Prefill: r.Load.PendingPrefillSeconds, Decisions: r.Decisions, Off: r.CostError, Learned: r.Learned,
 		})
 	}

@@ -74,8 +74,8 @@ func TestOneHashTwoContents(t *testing.T) {
 	tr.Store(root(7), sh)
 	other := root(7)
 	other.Locals[0] = 8
-	if r := tr.Store(other, sh); r != (Result{Refused: Conflict}) || !tr.IsShort() {
-		t.Fatalf("other content: %+v", r)
+	if r := tr.Store(other, sh); r != (Result{Refused: Conflict}) || tr.IsShort() {
+		t.Fatalf("other content: %+v, short: %v", r, tr.IsShort()) // the name is told already
 	}
 	for _, s := range []*Store{after(7, 9), root(7), root(7, 9)} {
 		if r := tr.Store(s, sh); r.Refused != Conflict {
@@ -165,6 +165,35 @@ func TestLimits(t *testing.T) {
 	two.Drop()
 	if b.Used() != 0 {
 		t.Errorf("dropped: %d used", b.Used())
+	}
+}
+
+// Names of refused stores are remembered within bounds: a translator's, and a 16th of the budget for all together. Beyond
+// them a translator says that it does not know what it was told.
+func TestRefusedNamesAreBounded(t *testing.T) {
+	b := NewBudget(48) // three refused names in all
+	one := New(b, Limits{Refused: 2}, false)
+	two := New(b, Limits{Refused: 2}, false)
+	sh := newShelf()
+	expect := func(tr *Translator, s *Store, refused int64, isShort bool) {
+		t.Helper()
+		if r := tr.Store(s, sh); r.Refused != NamesFull || b.refused.Load() != refused || tr.IsShort() != isShort {
+			t.Errorf("%+v: %+v, %d remembered, short: %v; want %d, %v", s, r, b.refused.Load(), tr.IsShort(), refused, isShort)
+		}
+	}
+	expect(one, root(1, 2), 2, false)
+	expect(one, root(2, 1), 2, false) // they are remembered already
+	expect(one, root(3), 2, true)
+	expect(two, root(4), 3, false)
+	expect(two, root(5), 3, true)
+	two.Drop()
+	if b.refused.Load() != 2 {
+		t.Errorf("%d remembered of one that was dropped", b.refused.Load()-2)
+	}
+	one.Remove([]Hash{1}, fleet.Device, sh)
+	one.ClearAll()
+	if b.refused.Load() != 0 || one.IsShort() {
+		t.Errorf("cleared: %d remembered, short: %v", b.refused.Load(), one.IsShort())
 	}
 }
 

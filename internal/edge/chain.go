@@ -107,7 +107,8 @@ type run struct {
 func (t *Translator) name(s *Store, from int, c Contents, r *Result) {
 	t.todo = t.todo[:0]
 	var u run
-	for i := from; i < len(s.Hashes) && r.Refused == None; i++ {
+	i := from
+	for ; i < len(s.Hashes) && r.Refused == None; i++ {
 		h, id := s.Hashes[i], t.ids[i-from]
 		n, ok := t.all[h]
 		if !ok {
@@ -138,6 +139,7 @@ func (t *Translator) name(s *Store, from int, c Contents, r *Result) {
 		u.to++
 	}
 	t.flush(s, &u, from, c, r)
+	t.Tell(s.Hashes[i:], s.Tier)
 	t.adopt(c, r)
 }
 
@@ -165,7 +167,7 @@ func (t *Translator) know(h Hash, n *name, id block.ID) {
 	n.state, n.id = known, id
 }
 
-// flush hands a run on. What is not taken loses the copy that it got.
+// flush hands a run on. What is not taken loses the copy that it got, and is only remembered.
 func (t *Translator) flush(s *Store, u *run, from int, c Contents, r *Result) {
 	if u.from == u.to {
 		return
@@ -175,7 +177,8 @@ func (t *Translator) flush(s *Store, u *run, from int, c Contents, r *Result) {
 		n := t.all[h]
 		t.drop(h, &n, s.Tier, 1)
 		t.settle(h, n)
-		t.isShort, r.Refused = true, NoRoom
+		t.tell(h, s.Tier)
+		r.Refused = NoRoom
 	}
 	*u = run{}
 }

@@ -32,8 +32,11 @@
 //	waiting   = names without an id that were stored while limited, at most Limits.Waiting
 //	digest(t) = count, XOR and sum of the hashes of names with a copy in tier t, in whatever state; count and sum of the
 //	            copies
+//	told(t)   = the same as if no store had ever been refused, unless IsShort
 //
-// A refused store changes nothing but the mark of a contested name, except that NoRoom may stop in the middle.
+// A refused store changes nothing but the mark of a contested name, except that NoRoom may stop in the middle. What it
+// told is remembered by name, at most Limits.Refused of them and a 16th of the budget for all: it stands for no block and
+// is no parent, but whoever told it counts it, and without it no digest would agree again after a refusal.
 //
 // # Concurrency and cost
 //

@@ -46,15 +46,23 @@ func (d *Digest) fewer(h Hash, copies uint16) {
 
 // Budget bounds the names of all translators together. It may be used concurrently.
 type Budget struct {
-	most int64
-	used atomic.Int64
+	most    int64
+	used    atomic.Int64
+	refused atomic.Int64 // names remembered from refused stores: at most a refusedShare of most besides
 }
+
+// refusedShare is the part of a budget that there is besides for names of refused stores: a 16th. They have room of their
+// own, since a budget that is used up is what refuses most.
+const refusedShare = 16
 
 // NewBudget makes one for so many names.
 func NewBudget(most int) *Budget { return &Budget{most: int64(most)} }
 
 // Used is how many names there are.
 func (b *Budget) Used() int { return int(b.used.Load()) }
+
+// Remembered is how many names of refused stores there are besides.
+func (b *Budget) Remembered() int { return int(b.refused.Load()) }
 
 // take grants all of n or nothing.
 func (b *Budget) take(n int) bool {
@@ -66,6 +74,17 @@ func (b *Budget) take(n int) bool {
 }
 
 func (b *Budget) give(n int) { b.used.Add(-int64(n)) }
+
+// remember grants one name of a refused store.
+func (b *Budget) remember() bool {
+	if b.refused.Add(1) > b.most/refusedShare {
+		b.refused.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (b *Budget) waive(n int) { b.refused.Add(-int64(n)) }
 
 type state uint8
 
@@ -105,6 +124,7 @@ type names struct {
 	digests [fleet.NumTiers]Digest
 	limited int // names that count against Limits.Waiting
 	budget  *Budget
+	refused refused
 }
 
 func (t *names) reset() {
@@ -114,6 +134,7 @@ func (t *names) reset() {
 	t.kids = make(map[Hash]Hash)
 	t.digests = [fleet.NumTiers]Digest{}
 	t.limited = 0
+	t.refused.reset()
 }
 
 // settle writes a name down, or forgets one that has no copy left.
@@ -138,6 +159,7 @@ func (t *names) drop(h Hash, n *name, tier fleet.Tier, copies uint16) {
 	t.digests[tier].fewer(h, copies)
 	if n.copies[tier] == 0 {
 		t.digests[tier].remove(h)
+		t.refused.disbelieved(h, tier)
 	}
 }
 

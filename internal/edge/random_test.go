@@ -53,8 +53,8 @@ func (d *dice) store() *Store {
 // play runs operations on a translator and its twin, and compares everything after each.
 func play(steps int, isCounted bool, next func(n int) int) error {
 	b := NewBudget(1 << 20)
-	tr := New(b, Limits{Names: 1 << 20, Waiting: 1 << 20}, isCounted)
-	w := &twin{isCounted: isCounted, facts: make(map[Hash]fact)}
+	tr := New(b, Limits{Names: 1 << 20, Waiting: 1 << 20, Refused: 1 << 10}, isCounted)
+	w := &twin{isCounted: isCounted, facts: make(map[Hash]fact), told: make(rumour)}
 	sh := newShelf()
 	d := &dice{next: next}
 	for step := range steps {
@@ -71,6 +71,7 @@ func play(steps int, isCounted bool, next func(n int) int) error {
 			tr.ClearAll()
 			clear(sh.copies)
 			clear(w.facts)
+			clear(w.told)
 		case k == 2:
 			tr.Limit()
 		case k < 9:
@@ -112,6 +113,9 @@ func compare(tr *Translator, w *twin, sh *shelf, b *Budget) error {
 		if got, want := tr.Digest(t), w.digest(t); got != want {
 			return fmt.Errorf("digest of %v is %+v, want %+v", t, got, want)
 		}
+		if got, want := tr.Told(t), w.told.digest(t); got != want || tr.IsShort() {
+			return fmt.Errorf("told of %v is %+v, want %+v; short: %v", t, got, want, tr.IsShort())
+		}
 	}
 	return tr.books()
 }
@@ -119,6 +123,19 @@ func compare(tr *Translator, w *twin, sh *shelf, b *Budget) error {
 // books looks the translator's own books through.
 func (t *Translator) books() error {
 	limited, waits := 0, 0
+	if n := t.budget.refused.Load(); n != int64(len(t.refused.copies)) {
+		return fmt.Errorf("%d refused names are paid for, and there are %d", n, len(t.refused.copies))
+	}
+	for h, c := range t.refused.copies {
+		for tier, n := range c {
+			if !t.isCounted && n > 0 && t.all[h].copies[tier] > 0 {
+				return fmt.Errorf("name %d of a set is believed and refused", h)
+			}
+		}
+		if c == [fleet.NumTiers]uint16{} {
+			return fmt.Errorf("name %d has no copy and is remembered", h)
+		}
+	}
 	for h, n := range t.all {
 		if n.limited {
 			limited++
@@ -172,23 +189,29 @@ func FuzzTranslator(f *testing.F) {
 	})
 }
 
-// TestNoRoom: whatever is not taken is not believed, and the books agree with what was.
+// TestNoRoom: whatever is not taken is not believed, the books agree with what was, and what was told is remembered.
 func TestNoRoom(t *testing.T) {
-	for seed := range uint64(500) {
+	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		b := NewBudget(1 << 20)
-		tr := New(b, Limits{Names: 1 << 20, Waiting: 1 << 20}, seed%2 == 0)
+		tr := New(b, Limits{Names: 1 << 20, Waiting: 1 << 20, Refused: 1 << 10}, seed%2 == 0)
+		told := make(rumour)
 		sh := newShelf()
 		sh.room = func() bool { return r.IntN(5) > 0 }
 		d := &dice{next: r.IntN}
 		for step := range 60 {
 			if r.IntN(3) == 0 {
-				tr.Remove([]Hash{Hash(r.IntN(28)), Hash(r.IntN(28))}, fleet.Tier(r.IntN(2)), sh)
+				hashes, tier := []Hash{Hash(r.IntN(28)), Hash(r.IntN(28))}, fleet.Tier(r.IntN(2))
+				tr.Remove(hashes, tier, sh)
+				told.remove(hashes, tier)
 			} else {
 				s := d.store()
-				had := tr.IsShort()
-				if res := tr.Store(s, sh); res.Refused == NoRoom && !tr.IsShort() || res.Refused == None && !had && tr.IsShort() {
-					t.Fatalf("seed %d, step %d: refused %d, short %v", seed, step, res.Refused, tr.IsShort())
+				tr.Store(s, sh)
+				told.store(s, seed%2 == 0)
+			}
+			for tier := range fleet.Tier(fleet.NumTiers) {
+				if got, want := tr.Told(tier), told.digest(tier); got != want || tr.IsShort() {
+					t.Fatalf("seed %d, step %d: told of %v is %+v, want %+v; short: %v", seed, step, tier, got, want, tr.IsShort())
 				}
 			}
 			want := make(map[place]int)

@@ -18,6 +18,7 @@ type Contents interface {
 type Limits struct {
 	Names   int // names in all
 	Waiting int // names without an id, told since Limit
+	Refused int // names remembered from refused stores
 }
 
 // Translator is what one target's engine hashes stand for. See the package comment; not for concurrent use.
@@ -27,7 +28,7 @@ type Translator struct {
 	limits    Limits
 	isCounted bool
 	isLimited bool // Limits.Waiting applies
-	isShort   bool // something that was told is not among the names
+	isShort   bool // something that was told is neither among the names nor among those refused
 
 	// Working memory of one store.
 	ids  []block.ID
@@ -40,7 +41,7 @@ type Translator struct {
 // New makes an empty translator. With isCounted a repeated store is another copy, else it changes nothing. Give its names
 // back with Drop in the end.
 func New(b *Budget, l Limits, isCounted bool) *Translator {
-	t := &Translator{names: names{budget: b}, limits: l, isCounted: isCounted, seen: make(map[Hash]struct{})}
+	t := &Translator{names: names{budget: b, refused: refused{budget: b}}, limits: l, isCounted: isCounted, seen: make(map[Hash]struct{})}
 	t.reset()
 	return t
 }
@@ -57,11 +58,11 @@ func (t *Translator) Drop() { t.reset() }
 // Digest sums up the names with a copy in a tier.
 func (t *Translator) Digest(tier fleet.Tier) Digest { return t.digests[tier] }
 
-// IsShort reports whether something was refused since the names were last empty, so that a digest of what was told need
-// not match.
+// IsShort reports whether something was refused since the names were last empty of which there is no memory, so that
+// Told is not what was told.
 func (t *Translator) IsShort() bool { return t.isShort }
 
-// Shorten says that something was refused before it got here.
+// Shorten says that something was refused before it got here, and that its names are not known.
 func (t *Translator) Shorten() { t.isShort = true }
 
 // Pairs is the number of (name, tier) pairs.
@@ -123,7 +124,7 @@ func (t *Translator) Store(s *Store, c Contents) Result {
 		refused = t.admit(fresh, waits)
 	}
 	if refused != None {
-		t.isShort = true
+		t.Tell(s.Hashes, s.Tier)
 		return Result{Refused: refused}
 	}
 	t.paid = fresh
@@ -161,7 +162,7 @@ func (t *Translator) storeNameless(s *Store, c Contents) Result {
 		}
 	}
 	if refused := t.admit(fresh, fresh); refused != None {
-		t.isShort = true
+		t.Tell(s.Hashes, s.Tier)
 		return Result{Refused: refused}
 	}
 	t.paid = fresh
@@ -199,6 +200,7 @@ func (t *Translator) count(h Hash, n *name, tier fleet.Tier) bool {
 	switch k := n.copies[tier]; {
 	case k == 0:
 		t.digests[tier].add(h)
+		t.refused.believed(h, tier, t.isCounted)
 	case !t.isCounted || k == ^uint16(0):
 		return false
 	}
@@ -207,7 +209,7 @@ func (t *Translator) count(h Hash, n *name, tier fleet.Tier) bool {
 	return true
 }
 
-// push hands copies of one known name on. If there is no room they are taken back.
+// push hands copies of one known name on. If there is no room they are only remembered.
 func (t *Translator) push(h Hash, tier fleet.Tier, copies uint16, c Contents) bool {
 	n := t.all[h]
 	t.one[0] = n.id
@@ -217,7 +219,9 @@ func (t *Translator) push(h Hash, tier fleet.Tier, copies uint16, c Contents) bo
 		}
 		t.drop(h, &n, tier, copies-k)
 		t.settle(h, n)
-		t.isShort = true
+		for range copies - k {
+			t.tell(h, tier)
+		}
 		return false
 	}
 	return true
@@ -229,6 +233,7 @@ func (t *Translator) Remove(hashes []Hash, tier fleet.Tier, c Contents) (unknown
 	for _, h := range hashes {
 		n, ok := t.all[h]
 		if !ok || n.copies[tier] == 0 {
+			t.refused.take(h, tier)
 			unknown++
 			continue
 		}
@@ -252,6 +257,7 @@ func (t *Translator) Clear(tier fleet.Tier) {
 			t.settle(h, n)
 		}
 	}
+	t.refused.clear(tier)
 }
 
 // ClearAll empties all tiers.

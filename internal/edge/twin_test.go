@@ -25,9 +25,51 @@ type fact struct {
 type twin struct {
 	isCounted bool
 	facts     map[Hash]fact
+	told      rumour
+}
+
+// rumour is what a reporter that takes no notice of refusals believes to have told.
+type rumour map[Hash][fleet.NumTiers]int
+
+func (r rumour) store(s *Store, isCounted bool) {
+	for _, h := range s.Hashes {
+		c := r[h]
+		if c[s.Tier] == 0 || isCounted {
+			c[s.Tier]++
+		}
+		r[h] = c
+	}
+}
+
+func (r rumour) remove(hashes []Hash, tier fleet.Tier) {
+	for _, h := range hashes {
+		c := r[h]
+		c[tier] = max(0, c[tier]-1)
+		r[h] = c
+	}
+}
+
+func (r rumour) clear(tier fleet.Tier) {
+	for h, c := range r {
+		c[tier] = 0
+		r[h] = c
+	}
+}
+
+func (r rumour) digest(tier fleet.Tier) Digest {
+	var d Digest
+	for h, c := range r {
+		if n := uint64(c[tier]); n > 0 {
+			d.add(h)
+			d.Copies += n
+			d.CopySum += n * uint64(h)
+		}
+	}
+	return d
 }
 
 func (w *twin) store(s *Store) Refusal {
+	w.told.store(s, w.isCounted)
 	before := maps.Clone(w.facts)
 	told := make(map[Hash]bool)
 	if s.Locals != nil && !s.IsRoot {
@@ -114,6 +156,7 @@ func (w *twin) conclude() {
 }
 
 func (w *twin) remove(hashes []Hash, tier fleet.Tier) (unknown int) {
+	w.told.remove(hashes, tier)
 	for _, h := range hashes {
 		f := w.facts[h]
 		if f.copies[tier] == 0 {
@@ -128,6 +171,7 @@ func (w *twin) remove(hashes []Hash, tier fleet.Tier) (unknown int) {
 }
 
 func (w *twin) clear(tier fleet.Tier) {
+	w.told.clear(tier)
 	for h, f := range w.facts {
 		f.copies[tier] = 0
 		w.facts[h] = f

@@ -75,6 +75,27 @@ type Change struct {
 	Dropped []TargetID // targets of the former life; give them to Recycle once nothing refers to them
 }
 
+// Check says with which error Register would refuse. It changes nothing.
+func (r *Registry) Check(spec *Spec, incarnation uint64) error {
+	return r.view.Load().check(spec, incarnation, r.maxWorkers)
+}
+
+func (v *View) check(spec *Spec, incarnation uint64, maxWorkers int) error {
+	old := v.byName[spec.Worker]
+	switch {
+	case old == nil && len(v.workers) >= maxWorkers:
+		return ErrFull
+	case old == nil:
+		return nil
+	case incarnation != 0 && incarnation < old.Incarnation:
+		return ErrOldIncarnation
+	case incarnation != 0 && incarnation == old.Incarnation && !old.sameLife(spec):
+		return ErrContradiction
+	default:
+		return nil
+	}
+}
+
 // Register adds a worker, updates it, or begins a new life of it.
 //
 // A higher incarnation, or a registration without one (incarnation 0) that changes model, block size or rank count,
@@ -84,22 +105,15 @@ func (r *Registry) Register(spec Spec, incarnation uint64, now time.Time) (Chang
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := r.view.Load()
+	if err := v.check(&spec, incarnation, r.maxWorkers); err != nil {
+		return Change{}, err
+	}
 	old := v.byName[spec.Worker]
 	next := &Worker{Spec: spec.clone(), Incarnation: incarnation, RegisteredAt: now.UnixNano()}
 
 	switch {
 	case old == nil:
-		if len(v.workers) >= r.maxWorkers {
-			return Change{}, ErrFull
-		}
-	case incarnation != 0 && incarnation < old.Incarnation:
-		return Change{}, ErrOldIncarnation
-	case incarnation > old.Incarnation && old.Incarnation != 0:
-		next.IsDraining = old.IsDraining
-	case !old.sameLife(&spec):
-		if incarnation != 0 && incarnation == old.Incarnation {
-			return Change{}, ErrContradiction
-		}
+	case incarnation > old.Incarnation && old.Incarnation != 0, !old.sameLife(&spec):
 		next.IsDraining = old.IsDraining
 	default:
 		// The same life goes on: a first report of a worker that was registered by hand, or an update.

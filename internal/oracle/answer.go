@@ -127,6 +127,9 @@ func (c BlockConfidence) String() string {
 	}
 }
 
+// IsTrue says that what such a target is credited with was reported and is there, though there may be more.
+func (c BlockConfidence) IsTrue() bool { return c == Fresh || c == Partial }
+
 // Exclusion is why a target cannot be chosen.
 type Exclusion uint8
 
@@ -229,6 +232,8 @@ type Answer struct {
 	Matched        TierTokens // of Target as reported, before any discount
 	Usable         TierTokens // what the cost counted of it
 	PrefillMatched TierTokens // of Prefill, as reported
+	PrefillBlocks  BlockConfidence
+	PrefillLoad    load.Confidence
 	PromptTokens   int
 	IsText         bool    // they were guessed from the length of a text
 	TTFT           float64 // predicted, seconds

@@ -13,8 +13,9 @@ import (
 // maxRefusals bounds the refusals named in one ack; the counters have them all.
 const maxRefusals = 16
 
-// apply runs the operations in order on one ledger and says whether the view can no longer be trusted.
-func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, seq uint64, ops []Op, d *BlockCounters) ([]Refusal, ResyncReason) {
+// apply runs the operations in order on one ledger and says whether the view can no longer be trusted. isCut is the
+// view's mark that something of it was refused.
+func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, isCut *bool, seq uint64, ops []Op, d *BlockCounters) ([]Refusal, ResyncReason) {
 	var refusals []Refusal
 	resync := ResyncNone
 	for i := range ops {
@@ -24,6 +25,8 @@ func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, seq uint64, op
 			r = s.checkNames(op)
 		}
 		switch {
+		case r.Reason != RefusalNone && n != nil:
+			remember(n, op)
 		case r.Reason != RefusalNone:
 		case op.Kind == OpStore && n != nil:
 			r = s.storeByHash(l, n, op, d)
@@ -44,6 +47,7 @@ func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, seq uint64, op
 			}
 			if op.AllTier {
 				d.Removed += uint64(l.ClearAll())
+				*isCut = false
 			} else {
 				d.Removed += uint64(l.Clear(op.Tier))
 			}
@@ -61,9 +65,7 @@ func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, seq uint64, op
 			continue
 		}
 		d.refuse(r.Reason)
-		if n != nil && r.Reason != RefusalCapacity {
-			n.Shorten()
-		}
+		*isCut = *isCut || shortens(r.Reason)
 		if r.Reason == RefusalOrphansFull {
 			resync = ResyncOrphansFull
 		}
@@ -74,6 +76,12 @@ func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, seq uint64, op
 		refusals = append(refusals, r)
 	}
 	return refusals, resync
+}
+
+// shortens says whether a reporter that takes no notice of such a refusal may sum up something else than the oracle: what
+// there is no room for is remembered, and what belongs to no tier or group that is known is in no digest.
+func shortens(r RefusalReason) bool {
+	return r != RefusalCapacity && r != RefusalTier && r != RefusalGroup
 }
 
 func (s *BlockSession) store(l *index.Ledger, op *Op, d *BlockCounters) Refusal {

@@ -23,16 +23,18 @@ type BlockSession struct {
 }
 
 // OpenBlocks registers the worker (or updates it, or begins its new life) and takes over the rank's feed. A stream that
-// was open for it is kicked.
+// was open for it is kicked. A hello that is refused has changed nothing.
 func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, error) {
+	o.lives.Lock()
+	defer o.lives.Unlock()
+	if err := o.mayOpen(h); err != nil {
+		return nil, Accepted{}, err
+	}
 	w, err := o.register(h.Spec, h.Incarnation, now)
 	if err != nil {
 		return nil, Accepted{}, err
 	}
 	f := o.feed(w.Targets[h.Rank])
-	if f == nil {
-		return nil, Accepted{}, workerGone(h.Spec.Worker)
-	}
 	s := &BlockSession{
 		f:        f,
 		identity: block.Identity{Model: w.Model, BlockSize: w.BlockSize, Secret: o.cfg.Secret},
@@ -42,21 +44,6 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.gone {
-		return nil, Accepted{}, workerGone(h.Spec.Worker)
-	}
-	if f.incarnation == h.Incarnation && f.counted != h.Counted {
-		return nil, Accepted{}, Fault(FailedPrecondition, ReasonSpecContradiction, "hello.repeats", "",
-			"what a repeated store means cannot change within incarnation "+utoa(h.Incarnation))
-	}
-	if f.incarnation == h.Incarnation && f.byHash != h.EngineHashes {
-		return nil, Accepted{}, Fault(FailedPrecondition, ReasonSpecContradiction, "hello.engine_hashes", "",
-			"how blocks are named cannot change within incarnation "+utoa(h.Incarnation))
-	}
-	if f.incarnation == h.Incarnation && f.hasGroup && f.prefixGroup != h.PrefixGroup {
-		return nil, Accepted{}, Fault(FailedPrecondition, ReasonSpecContradiction, "hello.groups", utoa(uint64(h.PrefixGroup)),
-			"the group that counts as prefix, "+utoa(uint64(f.prefixGroup))+", cannot change within incarnation "+utoa(h.Incarnation))
-	}
 	f.kick(Fault(Aborted, ReasonSuperseded, "", "", "another stream took over this rank"))
 	f.dropSnapshot()
 	f.session = s
@@ -90,6 +77,44 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 	f.greet(h.NextSequence)
 	f.sign()
 	return s, Accepted{ResumeFrom: f.applied + 1, SnapshotRequired: f.awaiting, Confidence: f.confidence(now)}, nil
+}
+
+// MayOpen says whether OpenBlocks would refuse a hello, before anybody else is told of it.
+func (o *Oracle) MayOpen(h *Hello) error {
+	o.lives.Lock()
+	defer o.lives.Unlock()
+	return o.mayOpen(h)
+}
+
+// mayOpen holds a hello against all that it must not contradict. The lives lock is held, so that its answer stays true.
+func (o *Oracle) mayOpen(h *Hello) error {
+	if err := o.fleet.Check(&h.Spec, h.Incarnation); err != nil {
+		return o.unregistrable(err, &h.Spec, h.Incarnation)
+	}
+	w := o.fleet.View().Worker(h.Spec.Worker)
+	if w == nil || w.Incarnation != h.Incarnation {
+		return nil
+	}
+	f := o.feed(w.Targets[h.Rank]) // it has that rank, or the hello would contradict what is known
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.incarnation != h.Incarnation {
+		return nil // this rank has not spoken yet
+	}
+	within := " cannot change within incarnation " + utoa(h.Incarnation)
+	contradiction := func(field, value, want string) error {
+		return Fault(FailedPrecondition, ReasonSpecContradiction, field, value, want+within)
+	}
+	switch {
+	case f.counted != h.Counted:
+		return contradiction("hello.repeats", "", "what a repeated store means")
+	case f.byHash != h.EngineHashes:
+		return contradiction("hello.engine_hashes", "", "how blocks are named")
+	case f.hasGroup && f.prefixGroup != h.PrefixGroup:
+		return contradiction("hello.groups", utoa(uint64(h.PrefixGroup)), "the group that counts as prefix, "+utoa(uint64(f.prefixGroup))+",")
+	default:
+		return nil
+	}
 }
 
 func workerGone(name string) *Error {
@@ -159,7 +184,7 @@ func (s *BlockSession) Batch(seq, fingerprint uint64, ops []Op, now time.Time) (
 		refusals = wholeBatch(seq, RefusalAwaitingSnapshot, "batch: a snapshot is awaited")
 	case seq == f.applied+1:
 		var reason ResyncReason
-		refusals, reason = s.apply(f.ledger, f.names, seq, ops, &d)
+		refusals, reason = s.apply(f.ledger, f.names, &f.isCut, seq, ops, &d)
 		f.freed.Add(d.Removed)
 		f.applied, f.doubtful = seq, s.doubtful
 		f.isUnverified = f.isUnverified && seq < f.completeAt
@@ -214,18 +239,15 @@ func (s *BlockSession) SnapshotChunk(ops []Op, now time.Time) (Ack, error) {
 		return s.unbegun("snapshot_chunk", nil, now), nil
 	}
 	var d BlockCounters
-	refusals, _ := s.apply(f.building, f.buildNames, 0, ops, &d)
-	if f.buildNames != nil {
-		f.buildShort = f.buildShort || d.Refusals[RefusalCapacity] > 0 || f.buildNames.IsShort()
-	}
+	refusals, _ := s.apply(f.building, f.buildNames, &f.buildCut, 0, ops, &d)
 	return s.ack(d, refusals, nil, now), nil
 }
 
 // SnapshotEnd swaps the new view in. want is the number of blocks it should hold, 0: not checked.
 //
-// A count that does not match refuses the snapshot. One that did not fit in memory is shown as far as it goes: asking
-// again would not make room, and a part can only under-credit. What did not fit is counted as told, some of it perhaps
-// twice.
+// A count that does not match refuses the snapshot. One that did not fit in memory, or of which an operation was refused,
+// is shown as far as it goes: asking again would not help, and a part can only under-credit. What did not fit is counted
+// as told, some of it perhaps twice.
 func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 	if err := s.own(now); err != nil {
 		return Ack{}, err
@@ -246,9 +268,9 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 	isWrong := want > held || want < held && !f.building.IsPartial()
 	if f.buildNames != nil {
 		held = uint64(f.buildNames.Pairs())
-		isWrong = want != held && !f.buildShort
+		isWrong = want != held
 	}
-	if want != 0 && isWrong {
+	if want != 0 && isWrong && !f.buildCut {
 		d.refuse(RefusalSnapshot)
 		refusal := Refusal{
 			Sequence: f.buildingSeq, Reason: RefusalSnapshot,
@@ -262,7 +284,7 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 	}
 	d.Evicted = f.evicted.since(f)
 	ledger, names := f.building, f.buildNames
-	f.building, f.buildNames, f.buildShort = nil, nil, false
+	f.building, f.buildNames = nil, nil
 	f.applied, f.doubtful = f.buildingSeq, s.doubtful
 	f.show(ledger, names)
 	d.Snapshots++
@@ -293,10 +315,14 @@ func (s *BlockSession) Digest(seq uint64, tier fleet.Tier, want index.Digest, no
 	case seq > f.applied:
 		d.Gaps++
 		resync = f.await(ResyncGap)
-	case f.names != nil && f.names.IsShort():
-		d.DigestsSkipped++
-	case isEqual(f.digest(tier), want):
+	case f.agrees(tier, want):
 		d.DigestsMatched++
+		f.disputed[tier] = false
+	case f.isCut && f.disputed[tier]:
+		d.DigestsSkipped++
+		if f.restoring.mayDoubt(now) {
+			resync = f.await(ResyncDigestMismatch)
+		}
 	case f.names == nil && f.ledger.IsPartial():
 		// What is missing may have been told again or taken away, which looks the same as a loss on the way.
 		d.DigestsSkipped++
@@ -305,6 +331,7 @@ func (s *BlockSession) Digest(seq uint64, tier fleet.Tier, want index.Digest, no
 		}
 	default:
 		d.DigestsMismatched++
+		f.disputed[tier] = f.isCut
 		resync = f.await(ResyncDigestMismatch)
 	}
 	if resync != nil {

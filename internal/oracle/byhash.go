@@ -11,6 +11,9 @@ import (
 
 // Streams whose blocks are named by the engine's own hashes: a translator stands before the ledger.
 
+// namesRefused is how many engine hashes are remembered of stores that were refused, for each rank.
+const namesRefused = 4096
+
 // namesUnsized is how many engine hashes a tier of unknown size may have.
 const namesUnsized = 1 << 20
 
@@ -86,12 +89,31 @@ func clearNames(n *edge.Translator, op *Op) {
 	}
 }
 
-// digest sums up a tier in the names of the stream.
+// remember notes the names of a store that was refused before they got to the translator.
+func remember(n *edge.Translator, op *Op) {
+	switch {
+	case op.IsUnread:
+		n.Shorten()
+	case op.Kind != OpRemove:
+		n.Tell(op.Hashes, op.Tier)
+	}
+}
+
+// digest sums up a tier in the names of the stream: what was told, refused or not.
 func (f *feed) digest(tier fleet.Tier) index.Digest {
 	if f.names == nil {
 		return f.ledger.Told(tier)
 	}
-	return index.Digest(f.names.Digest(tier))
+	return index.Digest(f.names.Told(tier))
+}
+
+// agrees reports whether a reporter's digest is one of what it has told. One that leaves out what it was told is refused
+// is as good.
+func (f *feed) agrees(tier fleet.Tier, want index.Digest) bool {
+	if isEqual(f.digest(tier), want) {
+		return true
+	}
+	return f.names != nil && isEqual(index.Digest(f.names.Digest(tier)), want)
 }
 
 // named is where a translator's changes go: the ledger, and the counters of one operation.

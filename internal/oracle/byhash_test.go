@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -363,8 +364,113 @@ func TestRefusedPartsDoNotAskForSnapshotsForever(t *testing.T) {
 	if err != nil || ack.Resync != nil || ack.Awaiting || ack.Held != 1 || ack.Confidence != Fresh {
 		t.Errorf("got %+v, %v", ack, err)
 	}
-	if ack, err = s.Digest(5, fleet.Device, index.Digest{Count: 2}, t0); err != nil || ack.Resync != nil || ack.Counters.DigestsSkipped != 1 {
-		t.Errorf("digest: %+v, %v", ack, err)
+	// Nor would a snapshot help again and again where digests go on differing about it.
+	snapshots := 0
+	for now := t0; now.Before(t0.Add(3 * time.Hour)); now = now.Add(10 * time.Second) {
+		if ack, err = s.Digest(5, fleet.Device, index.Digest{Count: 2}, now); err != nil {
+			t.Fatal(err)
+		}
+		if ack.Resync == nil {
+			continue
+		}
+		if ack.Resync.Reason != ResyncDigestMismatch {
+			t.Fatalf("asked for a snapshot: %v", ack.Resync.Reason)
+		}
+		snapshots++
+		_, _ = s.SnapshotBegin(5, now)
+		_, _ = s.SnapshotChunk([]Op{at(1), at(2)}, now)
+		if ack, err = s.SnapshotEnd(2, now); err != nil || ack.Awaiting {
+			t.Fatalf("%+v, %v", ack, err)
+		}
+	}
+	if snapshots != 4 { // at once, when that has not cured it, and each hour since
+		t.Errorf("%d snapshots in three hours, want 4", snapshots)
+	}
+}
+
+// told sums up names, as a reporter does.
+func told(names ...EngineHash) (d index.Digest) {
+	for _, h := range names {
+		d.Count++
+		d.XOR ^= uint64(h)
+		d.Sum += uint64(h)
+	}
+	return d
+}
+
+// A reporter may sum up what was refused or leave it out: its digests agree either way, and a loss after the refusal is
+// found. In a snapshot as well.
+func TestLossAfterRefusalIsFound(t *testing.T) {
+	root := func(h EngineHash, l block.Local) Op {
+		return Op{Kind: OpStore, IsRoot: true, Content: ContentLocals, Locals: []block.Local{l}, Hashes: []EngineHash{h}}
+	}
+	long := func(kind OpKind, n int) Op {
+		op := Op{Kind: kind, IsRoot: true, Content: ContentLocals}
+		for i := range n {
+			op.Locals, op.Hashes = append(op.Locals, block.Local(i)), append(op.Hashes, EngineHash(1000+i))
+		}
+		return op
+	}
+	malformed := Op{Kind: OpRefused, Hashes: []EngineHash{5, 6}, Refusal: Refusal{Reason: RefusalMalformed}}
+	mostTold := long(OpStore, 30)
+	for name, tt := range map[string]struct {
+		op     Op
+		reason RefusalReason
+		refuse []EngineHash // what it tells
+	}{
+		"conflict":      {Op{Kind: OpStore, IsRoot: true, Content: ContentLocals, Locals: []block.Local{9, 8}, Hashes: []EngineHash{1, 7}}, RefusalHashConflict, []EngineHash{7}},
+		"own parent":    {Op{Kind: OpStore, Content: ContentLocals, Locals: []block.Local{9}, Hashes: []EngineHash{4}, ParentHash: 4, HasParentHash: true}, RefusalParentConflict, []EngineHash{4}},
+		"malformed":     {malformed, RefusalMalformed, []EngineHash{5, 6}},
+		"parent's form": {Op{Kind: OpStore, Content: ContentLocals, Locals: []block.Local{9}, Hashes: []EngineHash{3}, Parent: 77}, RefusalMalformed, []EngineHash{3}},
+		"no room":       {mostTold, RefusalEngineHashesFull, mostTold.Hashes},
+		"other group":   {Op{Kind: OpRefused, Refusal: Refusal{Reason: RefusalGroup}}, RefusalGroup, nil},
+	} {
+		for _, leavesOut := range []bool{false, true} {
+			for _, inSnapshot := range []bool{false, true} {
+				o := New(Config{EngineHashes: 40 * 16}, nil) // and there is room for 40 names that are refused
+				s, _, err := o.OpenBlocks(&Hello{
+					Spec: fleet.Spec{Worker: "w", Model: "m", BlockSize: size, DPSize: 1}, Incarnation: 1, NextSequence: 1, EngineHashes: true,
+				}, t0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.f.mostNames = 20 // of the views to come
+				believed := append([]EngineHash{1, 2}, tt.refuse...)
+				if leavesOut {
+					believed = believed[:2]
+				}
+				ops := []Op{root(1, 1), root(2, 2), tt.op}
+				var ack Ack
+				_, _ = s.SnapshotBegin(1, t0)
+				if inSnapshot {
+					ack, err = s.SnapshotChunk(ops, t0)
+					if err == nil && (len(ack.Refusals) != 1 || ack.Refusals[0].Reason != tt.reason) {
+						t.Errorf("%s: refused %v, want %v", name, ack.Refusals, tt.reason)
+					}
+					ack, err = s.SnapshotEnd(uint64(len(believed)), t0)
+				} else {
+					_, _ = s.SnapshotEnd(0, t0)
+					ack, err = s.Batch(2, 2, ops, t0)
+					if err == nil && (len(ack.Refusals) != 1 || ack.Refusals[0].Reason != tt.reason) {
+						t.Errorf("%s: refused %v, want %v", name, ack.Refusals, tt.reason)
+					}
+				}
+				if err != nil || ack.Resync != nil || ack.Held != 2 {
+					t.Fatalf("%s: %+v, %v", name, ack, err)
+				}
+				if ack, err = s.Digest(ack.Applied, fleet.Device, told(believed...), t0); err != nil || ack.Resync != nil || ack.Counters.DigestsMatched != 1 {
+					t.Fatalf("%s (left out: %v, in a snapshot: %v): digest after the refusal: %+v, %v", name, leavesOut, inSnapshot, ack, err)
+				}
+				// Now a store is lost on its way.
+				ack, err = s.Batch(ack.Applied+1, 3, nil, t0)
+				if err == nil {
+					ack, err = s.Digest(ack.Applied, fleet.Device, told(append(believed, 99)...), t0)
+				}
+				if err != nil || ack.Resync == nil || ack.Resync.Reason != ResyncDigestMismatch || ack.Confidence != Stale {
+					t.Errorf("%s (left out: %v, in a snapshot: %v): the loss is not found: %+v, %v", name, leavesOut, inSnapshot, ack, err)
+				}
+			}
+		}
 	}
 }
 

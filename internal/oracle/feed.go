@@ -27,7 +27,11 @@ type feed struct {
 	names       *edge.Translator // what the ledger's blocks are called; only with byHash, and then beside each ledger
 	building    *index.Ledger    // snapshot under way; nil otherwise
 	buildNames  *edge.Translator
-	buildShort  bool // something of a snapshot by names was refused: its count cannot match
+	isCut       bool // something of the visible view was refused, so that digests may differ without a loss
+	buildCut    bool // the same of the snapshot under way: its count need not match
+	// disputed tiers had a digest that differed while something was refused, and none since that agreed: the snapshot has not
+	// cured it, so the two sides differ about what was refused.
+	disputed    [fleet.NumTiers]bool
 	buildingSeq uint64
 	counted     bool
 	byHash      bool   // the stream names blocks by engine hashes
@@ -95,7 +99,7 @@ func (f *feed) newView() (*index.Ledger, *edge.Translator) {
 	if !f.byHash {
 		return l, nil
 	}
-	return l, edge.New(f.o.names, edge.Limits{Names: f.mostNames, Waiting: f.o.cfg.Index.OrphanLimit()}, f.counted)
+	return l, edge.New(f.o.names, edge.Limits{Names: f.mostNames, Waiting: f.o.cfg.Index.OrphanLimit(), Refused: namesRefused}, f.counted)
 }
 
 // show makes a view the target's visible one; what went before can no longer prove a repeat.
@@ -108,6 +112,9 @@ func (f *feed) show(l *index.Ledger, n *edge.Translator) {
 		n.Limit()
 	}
 	f.awaiting, f.isUnverified = false, false
+	if f.isCut, f.buildCut = f.buildCut, false; !f.isCut {
+		f.disputed = [fleet.NumTiers]bool{} // whatever differs now was lost
+	}
 	f.evicted.publish()
 	f.restoring.owed = 0
 	clear(f.recent[:])
@@ -126,7 +133,7 @@ func (f *feed) dropSnapshot() {
 		f.buildNames.Drop()
 		f.buildNames = nil
 	}
-	f.buildShort = false
+	f.buildCut = false
 }
 
 // dropNames forgets what the visible ledger's blocks are called.

@@ -9,23 +9,13 @@ import (
 )
 
 // register adds, updates or begins a new life of a worker and keeps the state rooms in step: when it returns, every
-// target of the worker has a feed and a load record, and nothing of a former life can be credited any more.
+// target of the worker has a feed and a load record, and nothing of a former life can be credited any more. What is refused
+// has changed nothing. The lives lock is held.
 func (o *Oracle) register(spec fleet.Spec, incarnation uint64, now time.Time) (*fleet.Worker, error) {
-	o.lives.Lock()
-	defer o.lives.Unlock()
 	before := o.fleet.View().Worker(spec.Worker)
 	c, err := o.fleet.Register(spec, incarnation, now)
-	switch {
-	case errors.Is(err, fleet.ErrOldIncarnation):
-		return nil, Fault(FailedPrecondition, ReasonOldIncarnation, "hello.incarnation", utoa(incarnation),
-			"want at least "+utoa(before.Incarnation)+", the known one")
-	case errors.Is(err, fleet.ErrContradiction):
-		return nil, Fault(FailedPrecondition, ReasonSpecContradiction, "worker", spec.Worker,
-			"model, block_size and dp_size cannot change within incarnation "+utoa(incarnation))
-	case errors.Is(err, fleet.ErrFull):
-		return nil, Fault(Exhausted, ReasonFleetFull, "worker", spec.Worker, "the fleet is at its limit of "+strconv.Itoa(o.cfg.MaxWorkers)+" workers")
-	case err != nil:
-		return nil, Fault(Internal, ReasonInternal, "", "", err.Error())
+	if err != nil {
+		return nil, o.unregistrable(err, &spec, incarnation)
 	}
 	if !c.IsNew {
 		o.reprice(c.Worker)
@@ -46,6 +36,33 @@ func (o *Oracle) register(spec fleet.Spec, incarnation uint64, now time.Time) (*
 	o.obs.WorkerState(c.Worker, event)
 	o.yieldAddress(c.Worker)
 	return c.Worker, nil
+}
+
+// MayRegister says whether Register would refuse.
+func (o *Oracle) MayRegister(spec *fleet.Spec) error {
+	return o.unregistrable(o.fleet.Check(spec, 0), spec, 0)
+}
+
+// unregistrable is the registry's error in the reporter's terms; nil if there is none.
+func (o *Oracle) unregistrable(err error, spec *fleet.Spec, incarnation uint64) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fleet.ErrOldIncarnation):
+		known := uint64(0)
+		if w := o.fleet.View().Worker(spec.Worker); w != nil {
+			known = w.Incarnation
+		}
+		return Fault(FailedPrecondition, ReasonOldIncarnation, "hello.incarnation", utoa(incarnation),
+			"want at least "+utoa(known)+", the known one")
+	case errors.Is(err, fleet.ErrContradiction):
+		return Fault(FailedPrecondition, ReasonSpecContradiction, "worker", spec.Worker,
+			"model, block_size and dp_size cannot change within incarnation "+utoa(incarnation))
+	case errors.Is(err, fleet.ErrFull):
+		return Fault(Exhausted, ReasonFleetFull, "worker", spec.Worker, "the fleet is at its limit of "+strconv.Itoa(o.cfg.MaxWorkers)+" workers")
+	default:
+		return Fault(Internal, ReasonInternal, "", "", err.Error())
+	}
 }
 
 // addFeeds makes candidates of a new life's targets.
@@ -150,6 +167,8 @@ func (o *Oracle) setLost(w *fleet.Worker, lost bool) *fleet.Worker {
 
 // Register adds a worker that does not report by itself.
 func (o *Oracle) Register(spec fleet.Spec, now time.Time) (*fleet.Worker, error) {
+	o.lives.Lock()
+	defer o.lives.Unlock()
 	return o.register(spec, 0, now)
 }
 

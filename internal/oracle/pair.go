@@ -141,6 +141,7 @@ func (p *pairing) name(a *Answer, w *work) {
 	a.Policy = policy.DefaultLeastTime().Name()
 	if c := p.start(w.choice.Best); c != nil {
 		a.Prefill, a.PrefillMatched = p.refStart(w.choice.Best), c.held
+		a.PrefillBlocks, a.PrefillLoad = c.blocks, c.state.Confidence
 	}
 	for i := range a.Alternatives {
 		a.Alternatives[i].Prefill = p.refStart(w.choice.Order[1+i])

@@ -84,6 +84,15 @@ func (o *Oracle) Progress(e *Event, now time.Time) (Outcome, error) {
 	return out, nil
 }
 
+// CheckEvent says with which error Progress would refuse a step.
+func (o *Oracle) CheckEvent(e *Event) error {
+	if e.Step != Dispatched {
+		return nil
+	}
+	_, _, err := o.dispatchTarget(e)
+	return err
+}
+
 // IsBooked says whether a decision's booking lives here.
 func (o *Oracle) IsBooked(id DecisionID) bool {
 	_, ok := o.load.Lookup(id)

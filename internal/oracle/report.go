@@ -87,7 +87,10 @@ type Op struct {
 	ParentHash    EngineHash
 	HasParentHash bool
 
-	Refusal Refusal // OpRefused
+	// OpRefused. Of a store for which the reporter has names it still has Tier and Hashes, as far as they could be read;
+	// IsUnread: they could not.
+	Refusal  Refusal
+	IsUnread bool
 }
 
 // RefusalReason is why an operation was not applied. Numbers are those of the proto enum.

@@ -159,7 +159,9 @@ func (r *Restoring) Worker(w *SavedWorker) error {
 	if r.o.fleet.View().Worker(w.Spec.Worker) != nil {
 		return nil
 	}
+	r.o.lives.Lock()
 	added, err := r.o.register(w.Spec, w.Incarnation, r.now)
+	r.o.lives.Unlock()
 	if err != nil {
 		return err
 	}
@@ -217,6 +219,8 @@ func (r *Restoring) Guess(saved *SavedGuess) (add func(BlockRun)) {
 
 // Commit shows all that was told, and returns how many blocks that are.
 func (r *Restoring) Commit() (blocks int) {
+	r.o.lives.Lock() // so that a hello finds all of it or nothing
+	defer r.o.lives.Unlock()
 	for i := range r.ranks {
 		blocks += r.ranks[i].show(r.now)
 	}

@@ -162,7 +162,7 @@ type Stats struct {
 	Text      index.Stats         // what is guessed of all targets from prompts that are text
 	Load      load.Stats          // bookings and samples
 	Learn     learn.Stats         // prefills that costs were learned from
-	Model     map[string][2]int   // fresh targets and all, by model
+	Model     map[string][2]int   // targets whose reports count in full and all, by model
 	Unmatched int                 // targets that hold blocks which no question begins with
 	Waiting   int                 // questions that wait for a place
 	Outcomes  map[string]Outcomes // by worker, of those that have any
@@ -179,7 +179,7 @@ func (o *Oracle) Stats(now time.Time) Stats {
 	s := Stats{
 		Index: o.index.Stats(), Evicted: o.index.Evicted(), Refound: o.refound.Load(), Approx: o.approx[asTokens].Stats(), Text: o.approx[asText].Stats(),
 		Waiting: int(o.waits.some.Load()),
-		Names:   o.names.Used(), Load: o.load.Stats(), Learn: o.learn.Stats(), Model: make(map[string][2]int),
+		Names:   o.names.Used() + o.names.Remembered(), Load: o.load.Stats(), Learn: o.learn.Stats(), Model: make(map[string][2]int),
 		Outcomes: make(map[string]Outcomes),
 	}
 	for _, w := range o.fleet.View().Workers() {
@@ -198,7 +198,7 @@ func (o *Oracle) Stats(now time.Time) Stats {
 			}
 			s.Targets[c]++
 			m[1]++
-			if c == Fresh {
+			if c.IsTrue() {
 				m[0]++
 			}
 		}

@@ -10,8 +10,10 @@ import (
 
 	nats "github.com/nats-io/nats-server/v2/server"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/kvoracle/kvoracle/server"
 
@@ -224,4 +226,64 @@ func (r *rig) ask(prompt int) (*kvoraclev1.RouteResponse, error) {
 func (r *rig) booked(worker string) uint32 {
 	r.t.Helper()
 	return r.rank(worker).GetBookedRequests()
+}
+
+// A hello that is refused says nothing to anybody: the stream that it contradicts goes on to be heard by all.
+func TestARefusedHelloSilencesNobody(t *testing.T) {
+	both := replicas(t, broker(t), "a", "b")
+	open := func(r *rig, repeats kvoraclev1.RepeatMeaning) (kvoraclev1.RouteService_ReportBlocksClient, error) {
+		stream, err := r.route.ReportBlocks(t.Context())
+		if err == nil {
+			err = stream.Send(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Hello{Hello: &kvoraclev1.BlocksHello{
+				Worker:      &kvoraclev1.WorkerSpec{WorkerId: "w", Model: "demo", BlockSize: 16},
+				Incarnation: 1, NextSequence: 1, HashScheme: "xxh3-64/1337", Repeats: repeats,
+			}}})
+		}
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return stream, err
+	}
+	stream, err := open(both[0], kvoraclev1.RepeatMeaning_REPEAT_MEANING_SET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seq := uint64(1); seq <= 3; seq++ {
+		if err := stream.Send(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: &kvoraclev1.BlockBatch{Sequence: seq}}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range both {
+			waitFor(t, "both know it", func() bool { return r.rank("w").GetAppliedSequence() == seq })
+		}
+		if _, err := open(both[seq%2], kvoraclev1.RepeatMeaning_REPEAT_MEANING_COUNTED); status.Code(err) != codes.FailedPrecondition {
+			t.Fatalf("a hello that contradicts the one before: %v", err)
+		}
+	}
+}
+
+// Nor does a worker for which there is no room.
+func TestARefusedWorkerIsNotToldOf(t *testing.T) {
+	url := broker(t)
+	small := up(t, server.Config{Listen: "127.0.0.1:0", NATSURL: url, ReplicaID: "a", MaxWorkers: 1})
+	large := up(t, server.Config{Listen: "127.0.0.1:0", NATSURL: url, ReplicaID: "b"})
+	for _, r := range []*rig{small, large} {
+		waitFor(t, "it is ready", func() bool { return r.is(healthReadiness) && r.is(healthReplication) })
+	}
+	small.register("w1", 0)
+	_, err := small.fleet.RegisterWorker(t.Context(), &kvoraclev1.RegisterWorkerRequest{
+		Spec: &kvoraclev1.WorkerSpec{WorkerId: "w2", Model: "demo", BlockSize: 16},
+	})
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a worker too many: %v", err)
+	}
+	if _, err := small.fleet.DrainWorker(t.Context(), &kvoraclev1.DrainWorkerRequest{WorkerId: "w1"}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "what came later is known", func() bool {
+		w, err := large.fleet.GetWorker(t.Context(), &kvoraclev1.GetWorkerRequest{WorkerId: "w1"})
+		return err == nil && w.GetWorker().GetState() == kvoraclev1.WorkerState_WORKER_STATE_DRAINING
+	})
+	if large.rank("w2") != nil {
+		t.Error("a worker that was refused is known to the other replica")
+	}
 }

@@ -113,7 +113,7 @@ func setParent(s *kvoraclev1.StoreBlocks, h engineHash) {
 
 // nameStore adds the engine's names to a store of content that follows parent. What is no whole number of blocks has
 // names for the part that is begun, too.
-func (w *worker) nameStore(s *kvoraclev1.StoreBlocks, parent, content string, tokens []uint32, o map[string]string, m *mirror) error {
+func (w *worker) nameStore(s *kvoraclev1.StoreBlocks, parent, content string, o map[string]string, m *mirror) error {
 	if parent != "" {
 		setParent(s, w.hash(parent, o))
 	}
@@ -126,10 +126,8 @@ func (w *worker) nameStore(s *kvoraclev1.StoreBlocks, parent, content string, to
 		hashes = append(hashes, w.hash(parent+content[:i], o))
 	}
 	s.EngineHashes = w.list(hashes)
-	if len(tokens)%w.size == 0 {
-		for _, h := range hashes {
-			m.store(h.key())
-		}
+	for _, h := range hashes {
+		m.store(h.key()) // told, if perhaps refused
 	}
 	return nil
 }

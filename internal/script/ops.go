@@ -199,7 +199,7 @@ func (w *worker) storeTokens(parent, content string, missing int, o map[string]s
 	}
 	s.Multimodal = stored(items, len(before), len(before)+len(tokens))
 	if w.naming != "" {
-		return s, w.nameStore(s, parent, content, tokens, o, m)
+		return s, w.nameStore(s, parent, content, o, m)
 	}
 	if parent != "" {
 		id, err := w.id(parent, o)

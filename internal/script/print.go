@@ -100,7 +100,11 @@ func (r *Runner) label(t *kvoraclev1.Target) string {
 func (r *Runner) printChoice(m *kvoraclev1.RouteResponse) string {
 	out := "-> "
 	if p := m.GetPrefillTarget(); p != nil {
-		out += fmt.Sprintf("%s(%d) > ", r.label(p), total(m.GetPrefillMatched())/uint64(r.worker(p.GetWorkerId()).size))
+		out += fmt.Sprintf("%s(%d)", r.label(p), total(m.GetPrefillMatched())/uint64(r.worker(p.GetWorkerId()).size))
+		if b := m.GetPrefillConfidence().GetBlocks(); b != kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_FRESH {
+			out += ":" + word(b.String(), "BLOCK_CONFIDENCE_")
+		}
+		out += " > "
 	}
 	out += fmt.Sprintf("%s(%d) %s", r.label(m.GetTarget()), total(m.GetMatched())/uint64(r.worker(m.GetTarget().GetWorkerId()).size),
 		word(m.GetReason().String(), "CHOICE_REASON_"))

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"bytes"
+
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
@@ -14,8 +16,8 @@ import (
 // smallMessage is up to which size gRPC does not give a buffer back either.
 const smallMessage = 1 << 10
 
-// Codec is gRPC's "proto" with two shortcuts: questions are read where they were received (see wire.Question), and
-// answers are written without making messages of them. Everything else is coded by protobuf-go.
+// Codec is gRPC's "proto" with shortcuts: questions are read where they were received (see wire.Question), plain batches of
+// reports become operations (see wire.Report), and answers and acks are written, all without making messages of them. Everything else is coded by protobuf-go.
 type Codec struct {
 	pool mem.BufferPool
 	std  encoding.CodecV2 // for messages that are not ours to know, should there be any
@@ -36,6 +38,10 @@ func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *Question:
 		return v.read(data)
+	case *wire.Report:
+		b := data.MaterializeToBuffer(c.pool)
+		defer b.Free()
+		return v.Read(b.ReadOnlyData())
 	case proto.Message:
 		b := data.MaterializeToBuffer(c.pool)
 		defer b.Free()
@@ -56,13 +62,15 @@ func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
 		b := c.pool.Get(0)
 		*b = wire.AppendStreamAnswer(*b, v.Tag, v.Answer)
 		return mem.BufferSlice{mem.NewBuffer(b, c.pool)}, nil
+	case *oracle.Ack:
+		// Its own size and not a buffer of the pool: a thousand acks that a peer does not read would fill a thousand of those.
+		var room [256]byte
+		return mem.BufferSlice{mem.SliceBuffer(bytes.Clone(wire.AppendAck(room[:0], v)))}, nil
 	case proto.Message:
 		size := proto.Size(v)
 		// The size was counted a moment ago, and nobody changes a message that is on its way out.
 		options := proto.MarshalOptions{UseCachedSize: true}
 		if size <= smallMessage {
-			// Its own size and not a buffer of the pool: a thousand acks that a peer does not read would fill a thousand
-			// of those.
 			out, err := options.MarshalAppend(make([]byte, 0, size), v)
 			return mem.BufferSlice{mem.SliceBuffer(out)}, err
 		}

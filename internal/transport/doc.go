@@ -1,7 +1,8 @@
 // Package transport is how gRPC's bytes become questions and answers become gRPC's bytes.
 //
-// Codec is a "proto" codec for the server: a *Question is read where it was received, an *oracle.Answer or *StreamAnswer is
-// written without making a message, and every other message goes through protobuf-go. Pool is where the buffers come from.
+// Codec is a "proto" codec for the server: a *Question is read where it was received, a *wire.Report from there, an
+// *oracle.Answer, *StreamAnswer or *oracle.Ack is written without making a message, and every other message goes through
+// protobuf-go. Pool is where the buffers come from.
 //
 // Ownership: gRPC frees the buffers of a message when the codec returns, so a Question takes a reference of its own and
 // gives it back in Free. Whoever called gRPC to fill a Question frees it, after the last use of what

@@ -140,6 +140,13 @@ func TestCodecWritesAnswersAndMessages(t *testing.T) {
 		{a, wire.EncodeAnswer(a, false)},
 		{&StreamAnswer{Tag: 3, Answer: a}, &kvoraclev1.RouteStreamResponse{Tag: 3, Result: &kvoraclev1.RouteStreamResponse_Response{Response: wire.EncodeAnswer(a, false)}}},
 		{long, long},
+		{
+			&oracle.Ack{Applied: 3, Confidence: oracle.Fresh, Held: 2, Refusals: []oracle.Refusal{{Sequence: 3, Op: 1, Reason: oracle.RefusalTier, Detail: "store.tier"}}},
+			&kvoraclev1.ReportBlocksResponse{Message: &kvoraclev1.ReportBlocksResponse_Ack{Ack: &kvoraclev1.BlocksAck{
+				AppliedSequence: 3, Confidence: kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_FRESH, HeldBlocks: 2, Counters: &kvoraclev1.BlockCounters{},
+				Refusals: []*kvoraclev1.Refusal{{Sequence: 3, Op: 1, Reason: kvoraclev1.RefusalReason_REFUSAL_REASON_TIER, Detail: "store.tier"}},
+			}}},
+		},
 		{&kvoraclev1.RouteRequest{}, &kvoraclev1.RouteRequest{}},
 	} {
 		data, err := c.Marshal(x.v)

@@ -36,10 +36,7 @@ func AppendAnswer(b []byte, a *oracle.Answer) []byte {
 		}
 		b = end(b, at)
 	}
-	b, at := begin(b, 8)
-	b = appendUint(b, 1, uint64(BlockConfidence(a.Blocks)))
-	b = appendUint(b, 2, uint64(loadConfidence(a.Load)))
-	b = end(b, at)
+	b = appendConfidence(b, 8, a.Blocks, a.Load)
 	b = appendString(b, 9, a.Policy)
 	b = appendUint(b, 10, uint64(choiceReason(a.Reason)))
 	b = appendDouble(b, 12, a.Lease.Seconds())
@@ -59,6 +56,9 @@ func AppendAnswer(b []byte, a *oracle.Answer) []byte {
 	}
 	b = appendDouble(b, 19, a.Waited.Seconds())
 	b = appendUint(b, 20, uint64(uint32(a.Position)))
+	if a.Prefill != nil {
+		b = appendConfidence(b, 21, a.PrefillBlocks, a.PrefillLoad)
+	}
 	return b
 }
 
@@ -93,6 +93,13 @@ func appendTiers(b []byte, num protowire.Number, t oracle.TierTokens) []byte {
 	b = appendUint(b, 2, uint64(t[fleet.Host]))
 	b = appendUint(b, 3, uint64(t[fleet.Disk]))
 	b = appendUint(b, 4, uint64(t[fleet.Shared]))
+	return end(b, at)
+}
+
+func appendConfidence(b []byte, num protowire.Number, blocks oracle.BlockConfidence, load oracle.LoadConfidence) []byte {
+	b, at := begin(b, num)
+	b = appendUint(b, 1, uint64(BlockConfidence(blocks)))
+	b = appendUint(b, 2, uint64(loadConfidence(load)))
 	return end(b, at)
 }
 

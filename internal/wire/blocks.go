@@ -133,31 +133,6 @@ func EncodeAccepted(a oracle.Accepted, l Limits) *kvoraclev1.ReportBlocksRespons
 	}}}
 }
 
-// EncodeAck tells a reporter how far it has come.
-func EncodeAck(a *oracle.Ack) *kvoraclev1.ReportBlocksResponse {
-	c := &a.Counters
-	ack := &kvoraclev1.BlocksAck{
-		AppliedSequence:  a.Applied,
-		Confidence:       BlockConfidence(a.Confidence),
-		HeldBlocks:       uint64(a.Held),
-		SnapshotRequired: a.Awaiting,
-		Counters: &kvoraclev1.BlockCounters{
-			Stored: c.Stored, RepeatedStores: c.RepeatedStores, Removed: c.Removed, UnknownRemovals: c.UnknownRemovals,
-			Orphans: c.Orphans, RefusedOps: c.RefusedOps, DuplicateBatches: c.DuplicateBatches, Gaps: c.Gaps,
-			IgnoredBatches: c.IgnoredBatches, DigestsMatched: c.DigestsMatched, DigestsMismatched: c.DigestsMismatched,
-			DigestsSkipped: c.DigestsSkipped, Snapshots: c.Snapshots, HashConflicts: c.Refusals[oracle.RefusalHashConflict],
-			OtherGroupOps: c.OtherGroupOps,
-			Evicted:       c.Evicted,
-		},
-	}
-	for _, r := range a.Refusals {
-		ack.Refusals = append(ack.Refusals, &kvoraclev1.Refusal{
-			Sequence: r.Sequence, Op: uint32(r.Op), Reason: kvoraclev1.RefusalReason(r.Reason), Detail: r.Detail,
-		})
-	}
-	return &kvoraclev1.ReportBlocksResponse{Message: &kvoraclev1.ReportBlocksResponse_Ack{Ack: ack}}
-}
-
 // EncodeResync asks for a snapshot.
 func EncodeResync(r *oracle.Resync) *kvoraclev1.ReportBlocksResponse {
 	return &kvoraclev1.ReportBlocksResponse{Message: &kvoraclev1.ReportBlocksResponse_Resync{Resync: &kvoraclev1.ResyncRequest{

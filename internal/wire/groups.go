@@ -25,6 +25,9 @@ func ShapeOf(h *oracle.Hello) Shape {
 	return Shape{BlockSize: h.Spec.BlockSize, PrefixGroup: h.PrefixGroup, OtherGroups: h.OtherGroups}
 }
 
+// isPrefix says whether a group's number, as it is on the wire, is that of the group that counts.
+func (s *Shape) isPrefix(n uint64) bool { return uint32(n) == s.PrefixGroup } //nolint:gocritic // as protobuf-go reads it
+
 // group tells operations of the prefix group from others, which need not be read any further.
 func (s *Shape) group(op string, n uint32) (_ oracle.Op, isPrefix bool) {
 	switch {

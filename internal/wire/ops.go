@@ -80,6 +80,17 @@ func decodeStore(m *kvoraclev1.StoreBlocks, shape Shape) oracle.Op {
 	if op, isPrefix := shape.group("store", m.GetGroup()); !isPrefix {
 		return op
 	}
+	op := readStore(m, shape)
+	if t, ok := tier(m.GetTier()); ok && op.Kind == oracle.OpRefused {
+		// Its names are told nevertheless, and will be in the reporter's digests.
+		hashes, r := engineHashes("store.engine_hashes", m.GetEngineHashes())
+		op.Tier, op.Hashes, op.IsUnread = t, hashes, r.Reason != oracle.RefusalNone
+	}
+	return op
+}
+
+// readStore is decodeStore for the group that counts.
+func readStore(m *kvoraclev1.StoreBlocks, shape Shape) oracle.Op {
 	size := shape.BlockSize
 	op := oracle.Op{
 		Kind: oracle.OpStore, LoRAName: m.GetLora().GetName(), LoRARevision: m.GetLora().GetRevision(), CacheSalt: m.GetCacheSalt(),

@@ -249,6 +249,7 @@ func EncodeAnswer(a *oracle.Answer, explain bool) *kvoraclev1.RouteResponse {
 	}
 	if a.Prefill != nil {
 		m.PrefillTarget, m.PrefillMatched = target(*a.Prefill), tiers(a.PrefillMatched)
+		m.PrefillConfidence = confidence(a.PrefillBlocks, a.PrefillLoad)
 	}
 	for i := range a.Alternatives {
 		alt := &a.Alternatives[i]

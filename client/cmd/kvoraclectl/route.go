@@ -111,7 +111,8 @@ func printDecision(e *env, m *kvoraclev1.RouteResponse) error {
 	fmt.Fprintf(e.out, ": holds %d of %d prompt tokens, first token in about %.0f ms\n",
 		tokensOf(m.GetMatched()), m.GetPromptTokens(), m.GetPredictedTtftSeconds()*1e3)
 	if p := m.GetPrefillTarget(); p != nil {
-		fmt.Fprintf(e.out, "  prefill: %s, which holds %d\n", targetName(p), tokensOf(m.GetPrefillMatched()))
+		fmt.Fprintf(e.out, "  prefill: %s, which holds %d; cache %s, load %s\n", targetName(p), tokensOf(m.GetPrefillMatched()),
+			word(m.GetPrefillConfidence().GetBlocks(), "BLOCK_CONFIDENCE_"), word(m.GetPrefillConfidence().GetLoad(), "LOAD_CONFIDENCE_"))
 	}
 	fmt.Fprintf(e.out, "  why: %s (policy %s); cache %s, load %s\n", word(m.GetReason(), "CHOICE_REASON_"), m.GetPolicy(),
 		word(m.GetConfidence().GetBlocks(), "BLOCK_CONFIDENCE_"), word(m.GetConfidence().GetLoad(), "LOAD_CONFIDENCE_"))

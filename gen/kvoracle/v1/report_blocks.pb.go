@@ -1482,7 +1482,8 @@ func (x *SnapshotChunk) GetStores() []*StoreBlocks {
 // SnapshotEnd swaps the new view in.
 type SnapshotEnd struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Blocks the snapshot should have given, all tiers together; 0: not checked. A different count refuses the snapshot.
+	// Blocks the snapshot should have given, all tiers together; 0: not checked. A different count refuses the snapshot, unless
+	// one of its stores was refused.
 	// With engine_hashes: names, each once for every tier it has a copy in.
 	BlockCount uint64 `protobuf:"varint,1,opt,name=block_count,json=blockCount,proto3" json:"block_count,omitempty"`
 	// As in BlockBatch.
@@ -1539,9 +1540,13 @@ func (x *SnapshotEnd) GetDoubtful() bool {
 // oracle has understood.
 //
 // With engine_hashes it is over the engine's names instead of block ids: every name with a copy in the tier, placed or
-// waiting, once. A reporter that cannot do that leaves digests out and loses only the discovery of silent drift. After a
-// refused store or removal the two sides may differ without any loss, so such a digest is skipped until everything was
-// cleared or a snapshot came.
+// waiting, once. A reporter that cannot do that leaves digests out and loses only the discovery of silent drift.
+//
+// What a refused store has told the reporter may sum up or leave out, all of it alike: both agree. So a loss is found after a
+// refusal as well. Where neither agrees while something is refused (ids that were refused, or more than 4,096 engine hashes),
+// a snapshot is asked for once; if that does not cure it, the two sides differ about what was refused, and digests that
+// differ are skipped until one agrees, all was cleared, or a snapshot has nothing refused; and once an hour another
+// snapshot is asked for.
 type BlockDigest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// State after this batch. Compared when it is the last one applied. One that speaks of a later batch proves that batches
@@ -1970,8 +1975,8 @@ type BlockCounters struct {
 	// Digests that did not.
 	DigestsMismatched uint64 `protobuf:"varint,11,opt,name=digests_mismatched,json=digestsMismatched,proto3" json:"digests_mismatched,omitempty"`
 	// Digests that were not compared: for an earlier moment than the last batch applied, or while a snapshot was awaited; and
-	// ones that differ while blocks are missing that were given up because the index was full: that proves no loss, and is
-	// followed by a request for a snapshot once an hour at most.
+	// ones that differ while blocks are missing that were given up because the index was full, or were refused and a snapshot
+	// has not cured it: that proves no loss, and is followed by a request for a snapshot once an hour at most.
 	DigestsSkipped uint64 `protobuf:"varint,12,opt,name=digests_skipped,json=digestsSkipped,proto3" json:"digests_skipped,omitempty"`
 	// Snapshots swapped in.
 	Snapshots uint64 `protobuf:"varint,13,opt,name=snapshots,proto3" json:"snapshots,omitempty"`

@@ -832,8 +832,10 @@ type RouteResponse struct {
 	QueuedSeconds float64 `protobuf:"fixed64,19,opt,name=queued_seconds,json=queuedSeconds,proto3" json:"queued_seconds,omitempty"`
 	// Its place among those that waited when it came, counted from 1; 0: it did not wait.
 	QueuePosition uint32 `protobuf:"varint,20,opt,name=queue_position,json=queuePosition,proto3" json:"queue_position,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// With prefill_target: how far the picture of that one can be trusted. Unset otherwise.
+	PrefillConfidence *Confidence `protobuf:"bytes,21,opt,name=prefill_confidence,json=prefillConfidence,proto3" json:"prefill_confidence,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *RouteResponse) Reset() {
@@ -1004,6 +1006,13 @@ func (x *RouteResponse) GetQueuePosition() uint32 {
 		return x.QueuePosition
 	}
 	return 0
+}
+
+func (x *RouteResponse) GetPrefillConfidence() *Confidence {
+	if x != nil {
+		return x.PrefillConfidence
+	}
+	return nil
 }
 
 // Alternative is a runner-up.
@@ -1589,7 +1598,7 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\x14PreferredLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
-	"\x06prompt\"\xdb\a\n" +
+	"\x06prompt\"\xa3\b\n" +
 	"\rRouteResponse\x12\x1f\n" +
 	"\vdecision_id\x18\x01 \x01(\tR\n" +
 	"decisionId\x12+\n" +
@@ -1616,7 +1625,8 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\x12ttft_target_missed\x18\x11 \x01(\bR\x10ttftTargetMissed\x12,\n" +
 	"\x12tpot_target_missed\x18\x12 \x01(\bR\x10tpotTargetMissed\x12%\n" +
 	"\x0equeued_seconds\x18\x13 \x01(\x01R\rqueuedSeconds\x12%\n" +
-	"\x0equeue_position\x18\x14 \x01(\rR\rqueuePosition\"\xe1\x01\n" +
+	"\x0equeue_position\x18\x14 \x01(\rR\rqueuePosition\x12F\n" +
+	"\x12prefill_confidence\x18\x15 \x01(\v2\x17.kvoracle.v1.ConfidenceR\x11prefillConfidence\"\xe1\x01\n" +
 	"\vAlternative\x12+\n" +
 	"\x06target\x18\x01 \x01(\v2\x13.kvoracle.v1.TargetR\x06target\x123\n" +
 	"\amatched\x18\x02 \x01(\v2\x19.kvoracle.v1.TokensByTierR\amatched\x124\n" +
@@ -1764,38 +1774,39 @@ var file_kvoracle_v1_route_proto_depIdxs = []int32{
 	10, // 13: kvoracle.v1.RouteResponse.candidates:type_name -> kvoracle.v1.CandidateExplanation
 	1,  // 14: kvoracle.v1.RouteResponse.session:type_name -> kvoracle.v1.SessionOutcome
 	19, // 15: kvoracle.v1.RouteResponse.prefill_matched:type_name -> kvoracle.v1.TokensByTier
-	18, // 16: kvoracle.v1.Alternative.target:type_name -> kvoracle.v1.Target
-	19, // 17: kvoracle.v1.Alternative.matched:type_name -> kvoracle.v1.TokensByTier
-	18, // 18: kvoracle.v1.Alternative.prefill_target:type_name -> kvoracle.v1.Target
-	18, // 19: kvoracle.v1.CandidateExplanation.target:type_name -> kvoracle.v1.Target
-	3,  // 20: kvoracle.v1.CandidateExplanation.excluded:type_name -> kvoracle.v1.ExclusionReason
-	19, // 21: kvoracle.v1.CandidateExplanation.matched:type_name -> kvoracle.v1.TokensByTier
-	19, // 22: kvoracle.v1.CandidateExplanation.reusable:type_name -> kvoracle.v1.TokensByTier
-	11, // 23: kvoracle.v1.CandidateExplanation.terms:type_name -> kvoracle.v1.CostTerm
-	20, // 24: kvoracle.v1.CandidateExplanation.confidence:type_name -> kvoracle.v1.Confidence
-	18, // 25: kvoracle.v1.CandidateExplanation.prefill_target:type_name -> kvoracle.v1.Target
-	7,  // 26: kvoracle.v1.RouteStreamRequest.request:type_name -> kvoracle.v1.RouteRequest
-	21, // 27: kvoracle.v1.ErrorStatus.details:type_name -> google.protobuf.Any
-	8,  // 28: kvoracle.v1.RouteStreamResponse.response:type_name -> kvoracle.v1.RouteResponse
-	13, // 29: kvoracle.v1.RouteStreamResponse.status:type_name -> kvoracle.v1.ErrorStatus
-	22, // 30: kvoracle.v1.RouteStreamResponse.go_away:type_name -> kvoracle.v1.GoAway
-	7,  // 31: kvoracle.v1.RouteService.Route:input_type -> kvoracle.v1.RouteRequest
-	12, // 32: kvoracle.v1.RouteService.RouteStream:input_type -> kvoracle.v1.RouteStreamRequest
-	23, // 33: kvoracle.v1.RouteService.ReportBlocks:input_type -> kvoracle.v1.ReportBlocksRequest
-	24, // 34: kvoracle.v1.RouteService.ReportLoad:input_type -> kvoracle.v1.ReportLoadRequest
-	25, // 35: kvoracle.v1.RouteService.ReportProgress:input_type -> kvoracle.v1.ReportProgressRequest
-	26, // 36: kvoracle.v1.RouteService.RecordProgress:input_type -> kvoracle.v1.RecordProgressRequest
-	8,  // 37: kvoracle.v1.RouteService.Route:output_type -> kvoracle.v1.RouteResponse
-	14, // 38: kvoracle.v1.RouteService.RouteStream:output_type -> kvoracle.v1.RouteStreamResponse
-	27, // 39: kvoracle.v1.RouteService.ReportBlocks:output_type -> kvoracle.v1.ReportBlocksResponse
-	28, // 40: kvoracle.v1.RouteService.ReportLoad:output_type -> kvoracle.v1.ReportLoadResponse
-	29, // 41: kvoracle.v1.RouteService.ReportProgress:output_type -> kvoracle.v1.ReportProgressResponse
-	30, // 42: kvoracle.v1.RouteService.RecordProgress:output_type -> kvoracle.v1.RecordProgressResponse
-	37, // [37:43] is the sub-list for method output_type
-	31, // [31:37] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	20, // 16: kvoracle.v1.RouteResponse.prefill_confidence:type_name -> kvoracle.v1.Confidence
+	18, // 17: kvoracle.v1.Alternative.target:type_name -> kvoracle.v1.Target
+	19, // 18: kvoracle.v1.Alternative.matched:type_name -> kvoracle.v1.TokensByTier
+	18, // 19: kvoracle.v1.Alternative.prefill_target:type_name -> kvoracle.v1.Target
+	18, // 20: kvoracle.v1.CandidateExplanation.target:type_name -> kvoracle.v1.Target
+	3,  // 21: kvoracle.v1.CandidateExplanation.excluded:type_name -> kvoracle.v1.ExclusionReason
+	19, // 22: kvoracle.v1.CandidateExplanation.matched:type_name -> kvoracle.v1.TokensByTier
+	19, // 23: kvoracle.v1.CandidateExplanation.reusable:type_name -> kvoracle.v1.TokensByTier
+	11, // 24: kvoracle.v1.CandidateExplanation.terms:type_name -> kvoracle.v1.CostTerm
+	20, // 25: kvoracle.v1.CandidateExplanation.confidence:type_name -> kvoracle.v1.Confidence
+	18, // 26: kvoracle.v1.CandidateExplanation.prefill_target:type_name -> kvoracle.v1.Target
+	7,  // 27: kvoracle.v1.RouteStreamRequest.request:type_name -> kvoracle.v1.RouteRequest
+	21, // 28: kvoracle.v1.ErrorStatus.details:type_name -> google.protobuf.Any
+	8,  // 29: kvoracle.v1.RouteStreamResponse.response:type_name -> kvoracle.v1.RouteResponse
+	13, // 30: kvoracle.v1.RouteStreamResponse.status:type_name -> kvoracle.v1.ErrorStatus
+	22, // 31: kvoracle.v1.RouteStreamResponse.go_away:type_name -> kvoracle.v1.GoAway
+	7,  // 32: kvoracle.v1.RouteService.Route:input_type -> kvoracle.v1.RouteRequest
+	12, // 33: kvoracle.v1.RouteService.RouteStream:input_type -> kvoracle.v1.RouteStreamRequest
+	23, // 34: kvoracle.v1.RouteService.ReportBlocks:input_type -> kvoracle.v1.ReportBlocksRequest
+	24, // 35: kvoracle.v1.RouteService.ReportLoad:input_type -> kvoracle.v1.ReportLoadRequest
+	25, // 36: kvoracle.v1.RouteService.ReportProgress:input_type -> kvoracle.v1.ReportProgressRequest
+	26, // 37: kvoracle.v1.RouteService.RecordProgress:input_type -> kvoracle.v1.RecordProgressRequest
+	8,  // 38: kvoracle.v1.RouteService.Route:output_type -> kvoracle.v1.RouteResponse
+	14, // 39: kvoracle.v1.RouteService.RouteStream:output_type -> kvoracle.v1.RouteStreamResponse
+	27, // 40: kvoracle.v1.RouteService.ReportBlocks:output_type -> kvoracle.v1.ReportBlocksResponse
+	28, // 41: kvoracle.v1.RouteService.ReportLoad:output_type -> kvoracle.v1.ReportLoadResponse
+	29, // 42: kvoracle.v1.RouteService.ReportProgress:output_type -> kvoracle.v1.ReportProgressResponse
+	30, // 43: kvoracle.v1.RouteService.RecordProgress:output_type -> kvoracle.v1.RecordProgressResponse
+	38, // [38:44] is the sub-list for method output_type
+	32, // [32:38] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_kvoracle_v1_route_proto_init() }
