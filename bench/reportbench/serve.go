@@ -4,11 +4,12 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
+	"time"
 
 	"github.com/kvoracle/kvoracle/server"
 )
@@ -38,16 +39,39 @@ func serve(profiles string) error {
 	return s.Run(ctx)
 }
 
-// live is the memory in use, in MiB: what a collection has found to be reachable, and the stacks. What the process has from the
-// system besides is the collector's to give back when it likes. The least of several counts: a pool keeps what it has through
-// one collection, and what is allocated while one marks is taken for reachable, which under a flood is a hundred MiB a second.
+// live is the memory in use, in MiB: what was reachable when a collection began, and the stacks. What the process has from the
+// system besides is the collector's to give back when it likes. A collection also takes for reachable all that is allocated
+// while it marks, which under a flood, on a machine that others use, is tens of MiB that no message needs: that is taken off.
+// The median of several counts, after two collections: a pool keeps what it has through one.
 func live() float64 {
-	least := math.Inf(1)
-	for range 5 {
-		runtime.GC()
-		found := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-		metrics.Read(found)
-		least = min(least, float64(found[0].Value.Uint64()+found[1].Value.Uint64())/(1<<20))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // so that no other collection comes between
+	runtime.GC()
+	runtime.GC()
+	counts := make([]float64, 5)
+	for i := range counts {
+		before, cycles := allocated(), collections()
+		collected := make(chan struct{})
+		go func() {
+			defer close(collected)
+			runtime.GC()
+		}()
+		for collections() == cycles { // until the marking ends; it began at once
+			time.Sleep(time.Millisecond)
+		}
+		meanwhile := allocated() - before
+		<-collected
+		inUse := read("/gc/heap/live:bytes") - meanwhile + read("/memory/classes/heap/stacks:bytes")
+		counts[i] = float64(int64(inUse)) / (1 << 20)
 	}
-	return least
+	slices.Sort(counts)
+	return counts[len(counts)/2]
+}
+
+func allocated() uint64   { return read("/gc/heap/allocs:bytes") }
+func collections() uint64 { return read("/gc/cycles/total:gc-cycles") }
+
+func read(name string) uint64 {
+	found := []metrics.Sample{{Name: name}}
+	metrics.Read(found)
+	return found[0].Value.Uint64()
 }
