@@ -116,7 +116,9 @@ func (r *Report) writeSummary(p *page) {
 		}
 		p.row(cells...)
 	}
-	p.f("\n")
+	p.f("\nInformed greedy also sees how far the iteration under way is on each engine, which nobody tells a router. Where prompts are short\n" +
+		"that is what it is better by: with it hidden, the two are within 2 %% of each other on long answers and where nothing is shared\n" +
+		"(`go test -v -run IterationUnderWay ./internal/sim`).\n\n")
 }
 
 func title(l Label) string {

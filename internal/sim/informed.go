@@ -16,6 +16,9 @@ import (
 // and takes the earliest. It is greedy: what the choice costs later requests does not count. So it is a reference, not a
 // bound: a rule that does count that can beat it.
 type Informed struct {
+	// NoPhase keeps from it how far the iteration under way is: half of it is taken to be left.
+	NoPhase bool
+
 	books
 	cached, ahead []int
 	ends          []end
@@ -84,20 +87,30 @@ func (a *Informed) cost(e *engine, r *Request, cached int, now float64) float64 
 	iterations := math.Ceil(float64(tokens) / max(float64(m.ChunkTokens)-decoding, 1))
 	t := max(iterations*m.IterationBase, iterations*(m.IterationFixed+m.PrefillPerToken*decoding)+m.PrefillPerToken*float64(tokens)) +
 		m.PrefillPerTokenContext*pairs + iterations*m.DecodePerKVToken*float64(e.decodeKV)
-	switch {
-	case !e.isRunning:
-	case e.iterations == 1:
-		t += max(e.end-now, 0)
-	default:
-		k := e.iterationsBy(now)
-		t += max(e.begin+e.decodeTime(k+1)-now, 0)
-	}
+	t += a.rest(e, now)
 	over := (e.cache.referenced+e.private)*e.blockSize + need + n + r.Output - e.capacity*e.blockSize
 	if over <= 0 {
 		return t
 	}
 	step := max(m.IterationFixed+m.PrefillPerToken*decoding+m.DecodePerKVToken*float64(e.decodeKV), m.IterationBase)
 	return t + step*a.wait(e, over, now)
+}
+
+// rest is what is left of the iteration under way.
+func (a *Informed) rest(e *engine, now float64) float64 {
+	switch {
+	case !e.isRunning:
+		return 0
+	case e.iterations == 1 && a.NoPhase:
+		return (e.end - e.begin) / 2
+	case a.NoPhase:
+		return e.decodeTime(1) / 2
+	case e.iterations == 1:
+		return max(e.end-now, 0)
+	default:
+		k := e.iterationsBy(now)
+		return max(e.begin+e.decodeTime(k+1)-now, 0)
+	}
 }
 
 // wait is how many iterations pass until so many tokens of memory are free.

@@ -129,3 +129,27 @@ func TestOwnDecisionsSuffice(t *testing.T) {
 		}
 	}
 }
+
+// TestTheIterationUnderWayIsWhatInformedKnowsMore: where prompts are short, a first token waits for little more than the
+// iteration under way. Informed sees how far each engine is in that, and no router does: with it hidden from it, it is no better
+// than the product.
+func TestTheIterationUnderWayIsWhatInformedKnowsMore(t *testing.T) {
+	for name, w := range map[string]struct {
+		trace *Trace
+		speed float64
+	}{"long answers": {LongChat(4000, 1), 31.5}, "nothing shared": {Unshared(4000, 1), 41.6}} {
+		o := RunOptions{Options: Options{Engines: 8, BlockSize: 64, Keyspace: LiveKeyspace(64)}, Speed: w.speed, Warmup: 0.2}
+		ttft := func(c Chooser) float64 {
+			r := mustRun(t, w.trace, c, o)
+			return r.TTFT.Mean
+		}
+		live, informed, hidden := ttft(NewLive(LiveOptions{})), ttft(NewInformed()), ttft(&Informed{NoPhase: true})
+		t.Logf("%s: mean TTFT %.3f of what Informed comes to, %.3f where it does not see the phase", name, live/informed, live/hidden)
+		if live/hidden > 1.02 {
+			t.Errorf("%s: %.4f s, want at most 1.02 times %.4f s", name, live, hidden)
+		}
+		if hidden < 1.02*informed {
+			t.Errorf("%s: %.4f s where the phase is hidden, %.4f s where it is not: it does not matter here", name, hidden, informed)
+		}
+	}
+}
