@@ -1,6 +1,8 @@
 package server
 
 import (
+	"math/rand/v2"
+	"path/filepath"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/admit"
@@ -176,12 +178,16 @@ type Config struct {
 	// logged or shown.
 	Secret string
 	// DataDir is a folder of this process's own, in which what is known of the fleet and its blocks is kept over a restart:
-	// the server is ready once it has loaded that, and restored workers are STALE until they have spoken. Empty: nothing is
-	// kept.
+	// the server is ready once it has loaded that, and restored workers are STALE until they have spoken. Without NATSURL it has
+	// a log, too, by a NATS server within the process (package internal/journal): what was acknowledged to reporters and
+	// operators is in it before, and outlives the process however that ends. Empty: nothing is kept.
 	DataDir string
-	// SnapshotInterval is how often that is saved; an orderly end saves it once more. What was reported since the last time
-	// is lost in a crash, and told again by the workers' snapshots. 0: 1 min; at least 1 s.
+	// SnapshotInterval is how often all of it is saved; an orderly end saves it once more. What was reported since then is in
+	// the log. 0: 1 min; at least 1 s.
 	SnapshotInterval time.Duration
+	// SnapshotsOnly leaves the log out: reports cost less, and those since the last save are lost in a crash, until reporters
+	// have told them again.
+	SnapshotsOnly bool
 	// NATSURL lists the NATS servers (with JetStream) over which several replicas are one service, "nats://host:port",
 	// comma-separated; see docs/cluster.md. Empty: this process is the service.
 	NATSURL string
@@ -268,6 +274,12 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
+// hasLog says whether reports are kept in a log of the process's own.
+func (c *Config) hasLog() bool { return c.DataDir != "" && c.NATSURL == "" && !c.SnapshotsOnly }
+
+// logDir is where.
+func (c *Config) logDir() string { return filepath.Join(c.DataDir, "log") }
+
 // limits are what messages may hold.
 func (c Config) limits() wire.Limits {
 	return wire.Limits{MaxPromptTokens: c.MaxPromptTokens, MaxMessageBytes: c.MaxMessageBytes}.WithDefaults()
@@ -284,7 +296,7 @@ func (c Config) oracle() oracle.Config {
 		MaxWorkers:   c.MaxWorkers,
 		EngineHashes: c.MaxEngineHashes,
 		Queue:        admit.Config{MaxItems: c.MaxQueued, MaxTokens: c.MaxQueuedTokens},
-		Index:        index.Config{MaxBlocks: c.MaxBlocks},
+		Index:        index.Config{MaxBlocks: c.MaxBlocks, Key: rand.Uint64()},
 		Load:         load.Config{Lease: c.Lease, MaxReportAge: c.ReportFresh},
 		StaleCredit:  c.StaleCredit,
 		StreamGrace:  c.StreamGrace,

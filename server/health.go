@@ -24,7 +24,8 @@ const (
 	healthFleet = "fleet"
 	// healthIndex: what was saved before the start is in force; at once where nothing is.
 	healthIndex = "index"
-	// healthReplication: the other replicas hear what is reported here, and this one them. Only where there are others.
+	// healthReplication: what is reported here gets into the log, for the other replicas, and what they say from there; or for
+	// the next life of this process, with DataDir. Only where there is a log.
 	healthReplication = "replication"
 	// healthReadiness: send traffic here. Serving, not draining, fleet and index well, and what other replicas knew at the
 	// start is known; later this one goes on without them.

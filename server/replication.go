@@ -2,13 +2,19 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/certs"
+	"github.com/kvoracle/kvoracle/internal/journal"
 	"github.com/kvoracle/kvoracle/internal/replica"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
 )
+
+// journalBytes bounds the log in DataDir. What a save shows leaves it, so it has the reports of two intervals: at 50,000 blocks
+// a second and a minute some 70 MB.
+const journalBytes = 1 << 30
 
 // replica is the part of the configuration that other replicas have to do with.
 func (c *Config) replica() *replica.Config {
@@ -20,17 +26,23 @@ func (c *Config) replica() *replica.Config {
 
 // newReplica makes this process one of several, if it is to be.
 func (s *Server) newReplica() (*replica.Node, error) {
-	if s.cfg.NATSURL == "" {
-		return nil, nil //nolint:nilnil // a nil node stands for a service of one
-	}
 	c := s.cfg.replica()
 	c.Seed = s.printSeed
-	if s.cfg.NATSCA != "" || s.cfg.NATSCert != "" {
-		files, err := certs.Load(certs.Files{Cert: s.cfg.NATSCert, Key: s.cfg.NATSKey, CA: s.cfg.NATSCA}, time.Now())
+	switch {
+	case s.cfg.hasLog():
+		// Twice as much: NATS keeps a file until all of it is trimmed.
+		s.journal = journal.New(journal.Config{Dir: s.cfg.logDir(), MaxBytes: 2 * journalBytes, Log: s.log})
+		c.Server, c.Name, c.LogCopies, c.LogBytes, c.LogAge = s.journal, "self", 1, journalBytes, max(time.Hour, 3*s.cfg.SnapshotInterval)
+	case s.cfg.NATSURL == "":
+		return nil, nil //nolint:nilnil // a nil node stands for a service of one
+	}
+	if s.cfg.NATSURL != "" && (s.cfg.NATSCA != "" || s.cfg.NATSCert != "") {
+		var err error
+		s.natsCerts, err = certs.Load(certs.Files{Cert: s.cfg.NATSCert, Key: s.cfg.NATSKey, CA: s.cfg.NATSCA}, time.Now())
 		if err != nil {
 			return nil, fmt.Errorf("server: NATSCA, NATSCert: %w", err)
 		}
-		c.TLS = files.Client("")
+		c.TLS = func() *tls.Config { return s.natsCerts.Client("") }
 	}
 	n, err := replica.New(*c, s.oracle, s.log)
 	if err != nil {
@@ -42,7 +54,7 @@ func (s *Server) newReplica() (*replica.Node, error) {
 // measured puts a node's state into the instruments' terms.
 func measured(st replica.Stats) telemetry.Replication {
 	return telemetry.Replication{
-		Replicas: st.Replicas, Behind: st.Behind, Local: st.Streams, Followed: st.Followed, Lacking: st.Lacking,
+		Replicas: st.Replicas, IsConnected: st.IsConnected && st.IsFollowing, Behind: st.Behind, Local: st.Streams, Followed: st.Followed, Lacking: st.Lacking,
 		Written: st.PublishedBytes, Read: st.FollowedBytes,
 		Entries: map[string]uint64{
 			"written": st.Published, "unwritten": st.Unpublished, "failed": st.PublishFailures, "applied": st.Entries, "own": st.Own,
@@ -63,10 +75,24 @@ func (s *Server) replicate(over <-chan struct{}) error {
 	if s.replica == nil {
 		return nil
 	}
+	if s.journal != nil {
+		select {
+		case <-s.warm.filed: // what the log has comes after it
+		case <-over:
+			return nil
+		}
+		if err := s.journal.Start(); err != nil {
+			return fmt.Errorf("server: DataDir: %w", err)
+		}
+		defer s.journal.Close()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
 		<-over
+		if s.journal != nil {
+			<-s.warm.ended // the last save trims the log
+		}
 		cancel()
 	}()
 	return s.replica.Run(ctx)

@@ -26,6 +26,7 @@ import (
 	"github.com/kvoracle/kvoracle/internal/access"
 	"github.com/kvoracle/kvoracle/internal/certs"
 	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
+	"github.com/kvoracle/kvoracle/internal/journal"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/replica"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
@@ -65,12 +66,14 @@ type Server struct {
 	guard     *guard
 	guests    *guests
 	audit     *auditor
-	certs     *certs.Source // nil: no TLS
-	access    *access.File  // nil: nobody has to say who they are
-	warm      *warm         // nil: nothing is kept over a restart
-	replica   *replica.Node // nil: this process is the service
-	sheds     atomic.Uint64 // calls refused by it and not logged yet
-	reloading sync.Mutex    // one reload at a time; taken before the locks of what is reloaded
+	certs     *certs.Source    // nil: no TLS
+	natsCerts *certs.Source    // nil: NATS is spoken to as its URL says
+	access    *access.File     // nil: nobody has to say who they are
+	warm      *warm            // nil: nothing is kept over a restart
+	replica   *replica.Node    // nil: this process is the service, and keeps no log
+	journal   *journal.Journal // nil: the log is elsewhere, or nowhere
+	sheds     atomic.Uint64    // calls refused by it and not logged yet
+	reloading sync.Mutex       // one reload at a time; taken before the locks of what is reloaded
 
 	mu            sync.Mutex
 	isUsed        bool         // Run, Serve or Close was called
@@ -144,7 +147,7 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 		printSeed: maphash.MakeSeed(),
 		going:     make(chan struct{}),
 		watch:     newWatcher(tel, o.log, cfg.SlowCall),
-		health:    newBoard(cfg.ExpectedWorkers, cfg.NATSURL != "", o.log),
+		health:    newBoard(cfg.ExpectedWorkers, cfg.NATSURL != "" || cfg.hasLog(), o.log),
 	}
 	s.current.Store(&s.cfg)
 	if err := tel.Watch(func() oracle.Stats { return s.oracle.Stats(time.Now()) }); err != nil {

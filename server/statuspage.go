@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/oracle"
+	"github.com/kvoracle/kvoracle/internal/replica"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
 	"github.com/kvoracle/kvoracle/internal/wire"
 )
@@ -61,6 +62,7 @@ type pageData struct {
 	Fleet          statusFleet
 	Decisions      []statusDecision
 	Error          telemetry.Error
+	Log            *replica.Stats // nil: none is kept
 }
 
 type statusFleet struct {
@@ -117,6 +119,10 @@ func (p *statusPage) look(now time.Time) *pageData {
 	out := &pageData{
 		Style: template.CSS(statusStyle), Version: Version(), Policy: c.Policy, Shadow: c.ShadowPolicy, At: now, //nolint:gosec // our own file
 		Health: strings.Split(strings.TrimSpace(health), "\n"), Error: s.tel.Error(),
+	}
+	if s.replica != nil {
+		st := s.replica.Stats()
+		out.Log = &st
 	}
 	for _, w := range s.oracle.Workers("", now) {
 		out.Fleet.add(&w)

@@ -42,7 +42,7 @@ func (s *Server) openFiles() error {
 
 // reloader reads the files again and again until over. It has a goroutine of its own: a disk may hang.
 func (s *Server) reloader(over <-chan struct{}) {
-	if s.certs == nil && s.access == nil {
+	if s.certs == nil && s.natsCerts == nil && s.access == nil {
 		return
 	}
 	tick := time.NewTicker(reloadEvery)
@@ -64,6 +64,10 @@ func (s *Server) reload(now time.Time) {
 	if s.certs != nil {
 		changed, err := s.certs.Reload(now)
 		s.reloaded("certificate", changed, err, slog.Time("not_after", s.certs.NotAfter()))
+	}
+	if s.natsCerts != nil { // for the next connection; the one there is goes on
+		changed, err := s.natsCerts.Reload(now)
+		s.reloaded("nats_certificate", changed, err, slog.Time("not_after", s.natsCerts.NotAfter()))
 	}
 	if s.access != nil {
 		table, err := s.access.Read()

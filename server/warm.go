@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/snapshot"
@@ -19,11 +20,13 @@ const (
 )
 
 // warm keeps what the oracle knows in a folder, so that the next process begins where this one ends. A nil one keeps
-// nothing. Only its run uses the folder.
+// nothing. Only its run uses the folder, but for what the journal has there.
 type warm struct {
 	s      *Server
 	dir    *snapshot.Dir
-	loaded chan struct{} // closed when what was there is in force
+	filed  chan struct{} // closed when what was saved is in force
+	loaded chan struct{} // closed when what the log has since is, too
+	ended  chan struct{} // closed when nothing is saved any more
 	soon   chan struct{} // holds one if a save is due before its time
 }
 
@@ -37,7 +40,12 @@ func (s *Server) openWarm() (*warm, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server: DataDir: %w", err)
 	}
-	return &warm{s: s, dir: dir, loaded: make(chan struct{}), soon: make(chan struct{}, 1)}, nil
+	if !s.cfg.hasLog() { // one that was kept there before would be older than what is saved from now on
+		if err := os.RemoveAll(s.cfg.logDir()); err != nil {
+			return nil, errors.Join(fmt.Errorf("server: DataDir: %w", err), dir.Close())
+		}
+	}
+	return &warm{s: s, dir: dir, filed: make(chan struct{}), loaded: make(chan struct{}), ended: make(chan struct{}), soon: make(chan struct{}, 1)}, nil
 }
 
 func (w *warm) close() error {
@@ -83,7 +91,18 @@ func (w *warm) run(over <-chan struct{}) {
 	if w == nil {
 		return
 	}
-	if !w.load() {
+	defer close(w.ended)
+	canSave := w.load()
+	close(w.filed)
+	if w.s.journal != nil {
+		select {
+		case <-w.s.replica.Replayed():
+		case <-over:
+		}
+	}
+	close(w.loaded)
+	w.s.health.loaded()
+	if !canSave {
 		return
 	}
 	next := time.NewTimer(w.s.cfg.SnapshotInterval)
@@ -97,7 +116,7 @@ func (w *warm) run(over <-chan struct{}) {
 				next.Reset(saveSoon)
 			}
 		case <-next.C:
-			w.save(context.Background())
+			w.saveAndTrim(context.Background())
 			due = time.Now().Add(w.s.cfg.SnapshotInterval)
 			next.Reset(w.s.cfg.SnapshotInterval)
 		case <-over:
@@ -128,22 +147,29 @@ func (w *warm) load() bool {
 		w.s.log.LogAttrs(ctx, slog.LevelInfo, "saved index loaded", slog.String("file", l.Path), slog.Time("saved", l.Saved),
 			slog.Int("workers", l.Workers), slog.Int("ranks", l.Ranks), slog.Int("blocks", l.Shown), slog.Duration("took", time.Since(start)))
 	}
-	close(w.loaded)
-	w.s.health.loaded()
 	return err == nil
 }
 
-func (w *warm) save(ctx context.Context) {
+// saveAndTrim saves, and forgets the log up to what is saved.
+func (w *warm) saveAndTrim(ctx context.Context) {
+	mark, isLogged := w.s.replica.Mark()
+	if w.save(ctx) && isLogged {
+		w.s.replica.Trim(mark)
+	}
+}
+
+func (w *warm) save(ctx context.Context) (ok bool) {
 	start := time.Now()
 	got, err := w.dir.Write(ctx, w.s.oracle, start)
 	took := time.Since(start)
 	w.s.tel.Saved(err == nil, got.Bytes, took)
 	if err != nil {
 		w.s.log.LogAttrs(ctx, slog.LevelError, "the index was not saved", slog.String("error", err.Error()))
-		return
+		return false
 	}
 	w.s.log.LogAttrs(ctx, slog.LevelDebug, "index saved", slog.String("file", got.Path), slog.Int("workers", got.Workers),
 		slog.Int("blocks", got.Blocks), slog.Int64("bytes", got.Bytes), slog.Duration("took", took))
+	return true
 }
 
 // last saves what the streams have left behind. A disk that hangs does not keep the process.
@@ -153,7 +179,7 @@ func (w *warm) last() {
 	go func() {
 		defer cancel()
 		defer close(done)
-		w.save(ctx)
+		w.saveAndTrim(ctx)
 	}()
 	select {
 	case <-done:

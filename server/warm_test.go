@@ -67,6 +67,16 @@ func (r *rig) held(name string) *kvoraclev1.Worker {
 	return nil
 }
 
+// comes asks again until it is so, or a minute is over. Each try is a call, so nobody spins.
+func (r *rig) comes(what string, isSo func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(time.Minute); !isSo(); r.held("") {
+		if time.Now().After(end) {
+			r.t.Fatalf("it never came to this: %s", what)
+		}
+	}
+}
+
 // TestARestartBeginsWhereTheFormerProcessEnded: after an orderly end nothing has to be told again, and what an operator has
 // decided stays.
 func TestARestartBeginsWhereTheFormerProcessEnded(t *testing.T) {
@@ -99,9 +109,10 @@ func TestARestartBeginsWhereTheFormerProcessEnded(t *testing.T) {
 	if w := r.held("gone"); w != nil {
 		t.Errorf("the one that was removed is back: %v", w)
 	}
-	if code, text := r.get("/readyz"); code != http.StatusOK || !strings.Contains(text, "index: serving\n") {
-		t.Errorf("readyz: %d, %q", code, text)
-	}
+	r.comes("readiness", func() bool {
+		code, text := r.get("/readyz")
+		return code == http.StatusOK && strings.Contains(text, "index: serving\n") && strings.Contains(text, "replication: serving\n")
+	})
 	if n := r.counted("kvoracle.index.loads", "outcome=loaded"); n != 1 {
 		t.Errorf("%d files were loaded", n)
 	}
@@ -121,6 +132,7 @@ func TestNobodyIsSentHereBeforeTheIndexIsLoaded(t *testing.T) {
 		t.Error("a change was let in")
 	}
 	b.loaded()
+	b.replication(true, true)
 	if code, _ := r.get("/readyz"); code != http.StatusOK {
 		t.Errorf("readyz once loaded: %d", code)
 	}
@@ -178,5 +190,55 @@ func TestAFolderInUseIsNoFolder(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestACutStreamLeavesNobodyBehind: where acks wait for a log, the handler of a stream that is cut with no ack waiting ends.
+func TestACutStreamLeavesNobodyBehind(t *testing.T) {
+	r := up(t, Config{DataDir: t.TempDir()})
+	_, cut := r.reports("w1", 7, 1, []uint64{11, 12, 13})
+	if n := r.s.replica.Stats().Streams; n != 1 {
+		t.Fatalf("%d streams", n)
+	}
+	cut()
+	r.comes("the stream's end", func() bool { return r.s.replica.Stats().Streams == 0 })
+}
+
+// TestSnapshotsOnly: there is no log, and one that was there is gone, since it would be older than what is saved now.
+func TestSnapshotsOnly(t *testing.T) {
+	cfg := Config{DataDir: t.TempDir()}
+	r := up(t, cfg)
+	r.reports("w1", 7, 1, []uint64{11, 12, 13})
+	r.stop()
+	if _, err := os.Stat(cfg.logDir()); err != nil {
+		t.Fatal(err)
+	}
+	cfg.SnapshotsOnly = true
+	r = up(t, cfg)
+	if r.s.replica != nil {
+		t.Error("it replicates")
+	}
+	if _, err := os.Stat(cfg.logDir()); !os.IsNotExist(err) {
+		t.Errorf("the log is there: %v", err)
+	}
+	accepted, end := r.reports("w1", 7, 2)
+	defer end()
+	if accepted.GetResumeFrom() != 2 || accepted.GetSnapshotRequired() {
+		t.Errorf("told to go on with %v", accepted)
+	}
+}
+
+// TestALogThatCannotBeOpenedIsNamed: the server ends, and says what and where.
+func TestALogThatCannotBeOpenedIsNamed(t *testing.T) {
+	cfg := Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0"}
+	if err := os.WriteFile(cfg.logDir(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "DataDir") || !strings.Contains(err.Error(), cfg.logDir()) {
+		t.Errorf("ended with %v", err)
 	}
 }

@@ -32,6 +32,7 @@ type plan struct {
 	replicas, reporters int
 	blocks, decisions   int // a second, of all together
 	blocksEach          int // held by a worker
+	profiles            string
 }
 
 func main() {
@@ -44,10 +45,11 @@ func main() {
 	flag.IntVar(&p.blocks, "blocks", 1000, "blocks reported a second")
 	flag.IntVar(&p.decisions, "decisions", 200, "decisions a second")
 	flag.IntVar(&p.blocksEach, "held", 4000, "blocks that a worker holds")
+	flag.StringVar(&p.profiles, "profiles", "", "folder for a profile of each process's processor time; empty: none")
 	flag.Parse()
 	err := error(nil)
 	if *be != "" {
-		err = serve(*be, *url)
+		err = serve(*be, *url, p.profiles)
 	} else {
 		err = run(&p)
 	}
@@ -68,7 +70,7 @@ type replica struct {
 func run(p *plan) error {
 	fmt.Printf("%s %s/%s, %d cores; %d replicas, %d reporters, %d blocks/s, %d decisions/s, %v\n", runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		runtime.NumCPU(), p.replicas, p.reporters, p.blocks, p.decisions, p.last)
-	broker, err := child.Start("-be=nats")
+	broker, err := child.Start("-be=nats", "-profiles="+p.profiles)
 	if err != nil {
 		return err
 	}
@@ -77,14 +79,16 @@ func run(p *plan) error {
 	if err != nil {
 		return err
 	}
+	procs := []*child.Process{broker}
 	var all []*replica
 	for i := range max(p.replicas, 2) {
 		name := string(rune('a' + i))
-		c, err := child.Start("-be="+name, "-nats="+url)
+		c, err := child.Start("-be="+name, "-nats="+url, "-profiles="+p.profiles)
 		if err != nil {
 			return err
 		}
 		defer c.Stop()
+		procs = append(procs, c)
 		address, err := c.Line()
 		if err != nil {
 			return fmt.Errorf("replica %s: %w", name, err)
@@ -102,7 +106,24 @@ func run(p *plan) error {
 	if err != nil {
 		return err
 	}
+	w.procs = procs
 	return w.play()
+}
+
+// cpu is the processor time of NATS, of each replica, and of this process.
+func (w *world) cpu() (all []float64) {
+	for _, p := range w.procs {
+		all = append(all, p.CPU())
+	}
+	return append(all, child.CPUOf(os.Getpid()))
+}
+
+// names are whose, but for NATS.
+func (w *world) names() (all []string) {
+	for _, r := range w.all {
+		all = append(all, r.name)
+	}
+	return append(all, "who asks and reports")
 }
 
 // play runs everything for the time, and says how it was.
@@ -118,7 +139,7 @@ func (w *world) play() error {
 		}
 		close(stop)
 	}()
-	start := time.Now()
+	start, before := time.Now(), w.cpu()
 	for i := range w.plan.reporters {
 		g.Go(func() error { return w.report(whole, stop, i) })
 	}
@@ -129,7 +150,11 @@ func (w *world) play() error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	took := time.Since(start)
+	took, after := time.Since(start), w.cpu()
+	for i, name := range append([]string{"NATS"}, w.names()...) {
+		bar := bars.Bar{Name: "cores of " + name, Unit: "cores"}
+		bar.Print([]float64{(after[i] - before[i]) / took.Seconds()})
+	}
 	caught := time.Now()
 	differ, err := w.compare(context.Background())
 	if err != nil {
@@ -152,6 +177,16 @@ func (w *world) play() error {
 	for _, q := range []float64{0.5, 0.99} {
 		bar := bars.Bar{Name: fmt.Sprintf("decision p%.0f", 100*q), Unit: "ms"}
 		bar.Print([]float64{bars.Quantile(w.latency, q)})
+	}
+	for _, q := range []struct {
+		name      string
+		done, due float64
+	}{
+		// Some of what is drawn to be stored is there already.
+		{"blocks reported", float64(w.blocks.Load()), 0.9 * float64(w.plan.blocks)}, {"decisions", float64(w.decided.Load()), 0.98 * float64(w.plan.decisions)},
+	} {
+		bar := bars.Bar{Name: q.name, Limit: q.due, AtLeast: true, Unit: "a second"}
+		bar.Print([]float64{q.done / took.Seconds()})
 	}
 	same := bars.Bar{Name: "workers known alike", Limit: 1, AtLeast: true, Unit: "share"}
 	same.Print([]float64{1 - float64(differ)/float64(max(w.plan.reporters, 1))})

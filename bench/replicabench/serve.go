@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"runtime/pprof"
 	"time"
 
 	nats "github.com/nats-io/nats-server/v2/server"
@@ -14,7 +16,17 @@ import (
 )
 
 // serve is NATS or a replica until the input ends. It says where it is.
-func serve(name, url string) error {
+func serve(name, url, profiles string) error {
+	if profiles != "" {
+		f, err := os.Create(filepath.Join(profiles, name+".pprof"))
+		if err != nil {
+			return err
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/kvoracle/kvoracle/bench/child"
 	"github.com/kvoracle/kvoracle/client"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
@@ -32,6 +33,8 @@ const (
 type world struct {
 	plan *plan
 	all  []*replica
+	// procs are NATS and the replicas, in their order.
+	procs []*child.Process
 
 	tokens [prompts][]uint32
 	ids    [prompts][]uint64

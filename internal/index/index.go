@@ -29,6 +29,10 @@ type Config struct {
 	// MaxOrphans bounds, for each visible ledger, the blocks that were stored under a parent which was not there and
 	// still is not. 0: 4,096.
 	MaxOrphans int
+	// Key says where in memory a block is kept, and nothing else. A random one, told to nobody, keeps whoever chooses block ids
+	// from choosing many that are kept in one place. Its lowest bit does not count. 0: a constant, so that all is where it was
+	// in another run.
+	Key uint64
 }
 
 // OrphanLimit is MaxOrphans with its default.
@@ -80,6 +84,7 @@ type Index struct {
 	born    uint64    // ledgers ever made
 
 	_      [64]byte
+	key    uint64 // odd; see hash
 	space  space
 	shards [numShards]shard
 	tables [numTables]table
@@ -91,7 +96,10 @@ func New(c Config) *Index {
 		c.MaxBlocks = defaultMaxBlocks
 	}
 	c.MaxBlocks = min(c.MaxBlocks, mostBlocks)
-	ix := &Index{maxOrphans: c.OrphanLimit(), visible: make(map[fleet.TargetID]*Ledger)}
+	ix := &Index{maxOrphans: c.OrphanLimit(), visible: make(map[fleet.TargetID]*Ledger), key: golden}
+	if c.Key != 0 {
+		ix.key = c.Key | 1
+	}
 	ix.budget.max = int64(c.MaxBlocks)
 	ix.maxParts = max(ix.budget.max/blocksForPart, leastParts)
 	ix.space.mem = new(memory)

@@ -160,8 +160,8 @@ func checkMemory(t *testing.T, ix *Index) (listed int) {
 				at := location(w)
 				found[at.segment()]++
 				id := ix.blocks(at.segment())[at.index()]
-				home, first, tag := s.home(mix(block.ID(id)))
-				if ix.table(mix(block.ID(id))) != &ix.tables[i] {
+				home, first, tag := s.home(ix.hash(block.ID(id)))
+				if ix.table(ix.hash(block.ID(id))) != &ix.tables[i] {
 					t.Errorf("%d is in table %d", id, i)
 				}
 				if line-first >= groupMost && s.line(line)[lineNotes]&(foreignBit<<(k/4)) == 0 {

@@ -118,7 +118,7 @@ func (ix *Index) newSegment(p Parent, ids []block.ID) handle {
 	if ix.space.isTight.Load() {
 		return 0
 	}
-	at := mix(ids[0]) >> 20 % numShards
+	at := ix.hash(ids[0]) >> 20 % numShards
 	sh := &ix.shards[at]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

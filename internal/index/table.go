@@ -39,9 +39,20 @@ func at(h handle, i int) location { return location(h)<<indexBits | location(i) 
 func (l location) segment() handle { return handle(l >> indexBits) }
 func (l location) index() int      { return int(l & (segmentMax - 1)) }
 
-// mix spreads an id: chained ones are hashes already, those of tests are small numbers.
-func mix(id block.ID) uint64 {
-	h := uint64(id) * 0x9e3779b97f4a7c15
+// golden is the multiplier where nobody has chosen another: 2^64 over the golden ratio.
+const golden = 0x9e3779b97f4a7c15
+
+// mix spreads an id: chained ones are hashes already, those of tests are small numbers. It is the same in every process, for
+// orders that are to be.
+func mix(id block.ID) uint64 { return mixBy(golden, id) }
+
+// hash is mix by the index's own multiplier, which says where an id is kept. Whoever does not know that cannot aim: by
+// Dietzfelbinger et al., A reliable randomized algorithm for the closest-pair problem (1997), two ids agree in the upper k bits
+// of their products with a random odd number with a chance of at most 2/2^k, whatever they are.
+func (ix *Index) hash(id block.ID) uint64 { return mixBy(ix.key, id) }
+
+func mixBy(key uint64, id block.ID) uint64 {
+	h := uint64(id) * key
 	h ^= h >> 32
 	return h * 0xd6e8feb86659fd93
 }
@@ -185,7 +196,7 @@ func passed(notes uint32) uint32 { return notes / passedOne }
 
 // each calls f for every location of an id until it returns true.
 func (ix *Index) each(id block.ID, f func(location) bool) {
-	hash := mix(id)
+	hash := ix.hash(id)
 	s := ix.load(ix.table(hash))
 	s.each(ix, id, hash, f)
 }
@@ -229,7 +240,7 @@ type probe struct {
 func (ix *Index) warm(ids []block.ID, to []probe) (_ []probe, sum uint32) {
 	from := len(to)
 	for _, id := range ids {
-		hash := mix(id)
+		hash := ix.hash(id)
 		t := ix.table(hash)
 		p := probe{version: t.version.Load()}
 		if s := ix.load(t); s.size > 0 {
@@ -291,7 +302,7 @@ func (ix *Index) is(l location, id block.ID) bool {
 
 // head finds the segment that begins with a block after a parent, or 0. It is each, spelled out for Match.
 func (ix *Index) head(p Parent, id block.ID) handle {
-	hash := mix(id)
+	hash := ix.hash(id)
 	s := ix.load(ix.table(hash))
 	home, first, tag := s.home(hash)
 	want, rest := tag>>2*0x01010101, tag&3
@@ -322,7 +333,7 @@ func (ix *Index) head(p Parent, id block.ID) handle {
 
 // isKnown reports whether a block is anywhere, and the version of its table that this is of.
 func (ix *Index) isKnown(id block.ID) (isThere bool, version uint64) {
-	hash := mix(id)
+	hash := ix.hash(id)
 	t := ix.table(hash)
 	version = t.version.Load()
 	s := ix.load(t)
@@ -336,7 +347,7 @@ func (ix *Index) isKnown(id block.ID) (isThere bool, version uint64) {
 // insert adds a block's location, unless one is there that claim accepts; then it returns that. At the version given, if
 // it is not 0, the block was nowhere. The caller is a reader.
 func (ix *Index) insert(id block.ID, l location, version uint64, claim func(location) bool) location {
-	hash := mix(id)
+	hash := ix.hash(id)
 	t := ix.table(hash)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -419,7 +430,7 @@ func (s *store) lay(fill []uint8, home, first, tag uint32, l location) {
 
 // remove takes a location out.
 func (ix *Index) remove(id block.ID, l location) {
-	hash := mix(id)
+	hash := ix.hash(id)
 	t := ix.table(hash)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -557,7 +568,7 @@ func (b *batch) flush() {
 		ids[k] = block.ID(*b.store.words.at(pos))
 	}
 	for k, l := range b.all[:b.n] {
-		home, first, tag := b.store.home(mix(ids[k]))
+		home, first, tag := b.store.home(b.ix.hash(ids[k]))
 		b.store.lay(b.fill, home, first, tag, l)
 	}
 	b.n = 0

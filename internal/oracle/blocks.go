@@ -70,7 +70,7 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 		}
 	case f.awaiting:
 		// Still owed from before the cut.
-	case h.NextSequence <= f.applied:
+	case h.NextSequence <= f.applied && !h.IsReplayed:
 		// It does not remember what it has sent: the numbering began again.
 		f.await(ResyncRenumbered)
 	}

@@ -121,7 +121,7 @@ func (o *Oracle) learnFirstToken(b *load.Booking, waited time.Duration, ttft flo
 		iterations = max(1, math.Ceil(tokens/float64(m.ChunkTokens)))
 	}
 	decoding, kv := float64(b.Note.Decoding), float64(b.Note.ReadTokens)
-	done := seconds(now)
+	done := o.seconds(now)
 	sample := learn.Prefill{
 		Target: b.Target, Booked: done - took, Done: done,
 		Parts: learn.Parts{
@@ -161,5 +161,7 @@ func (o *Oracle) learnWhole(b *load.Booking, m *remembered, took time.Duration, 
 	o.learn.Whole(b.Target, took.Seconds(), m.ttft+float64(output-1)*iteration)
 }
 
-// seconds is a moment on the clock of what learns.
-func seconds(now time.Time) float64 { return float64(now.UnixNano()) * 1e-9 }
+// seconds is a moment on the clock of what learns, which goes on evenly though somebody sets the machine's.
+func (o *Oracle) seconds(now time.Time) float64 {
+	return float64(o.born.Add(now.Sub(o.born)).UnixNano()) * 1e-9
+}

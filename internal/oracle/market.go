@@ -21,7 +21,7 @@ func (o *Oracle) prices(r *RouteRequest, busy float64, now time.Time) policy.Pri
 		o.markets[r.Model] = m
 	}
 	if !r.DryRun {
-		m.Observe(seconds(now), busy)
+		m.Observe(o.seconds(now), busy)
 	}
 	return m.Prices()
 }
@@ -43,7 +43,7 @@ func (o *Oracle) indebt(req *policy.Request, w *work, deepest *hold, now time.Ti
 	}
 	if end = w.end(deepest); end != 0 {
 		req.Deepest = max(req.PromptTokens-deepest.depth(), 1)
-		req.Debt = o.debts.Of(end, seconds(now))
+		req.Debt = o.debts.Of(end, o.seconds(now))
 	}
 	return end
 }
@@ -51,7 +51,7 @@ func (o *Oracle) indebt(req *policy.Request, w *work, deepest *hold, now time.Ti
 // owe notes what a choice changes of a debt.
 func (o *Oracle) owe(r *RouteRequest, end uint64, by float64, now time.Time) {
 	if !r.DryRun {
-		o.debts.Add(end, seconds(now), by)
+		o.debts.Add(end, o.seconds(now), by)
 	}
 }
 

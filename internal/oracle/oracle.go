@@ -113,7 +113,8 @@ func (c Config) withDefaults() Config {
 type Oracle struct {
 	cfg      Config
 	obs      Observer
-	teller   Teller // nil: there are no other replicas
+	teller   Teller    // nil: there are no other replicas
+	born     time.Time // when it was made
 	fleet    *fleet.Registry
 	index    *index.Index           // what targets said they hold
 	names    *edge.Budget           // engine hashes of all translators
@@ -168,6 +169,7 @@ func New(cfg Config, obs Observer) *Oracle {
 	o := &Oracle{
 		cfg:      cfg,
 		obs:      obs,
+		born:     time.Now(),
 		fleet:    fleet.NewRegistry(cfg.MaxWorkers),
 		index:    index.New(cfg.Index),
 		names:    edge.NewBudget(cfg.EngineHashes),
@@ -185,7 +187,7 @@ func New(cfg Config, obs Observer) *Oracle {
 	}
 	o.SetPolicy(cfg.Policy, cfg.Shadow)
 	for as := range o.approx {
-		o.approx[as] = index.New(index.Config{MaxBlocks: cfg.ApproxBlocks})
+		o.approx[as] = index.New(index.Config{MaxBlocks: cfg.ApproxBlocks, Key: cfg.Index.Key})
 	}
 	for class, m := range cfg.Costs {
 		o.costs[class] = &m

@@ -245,8 +245,8 @@ func (v *town) compare(q *RouteRequest) {
 	b := a
 	end, debt := long.end(long.deepest()), float64(v.r.IntN(3))*1e-4
 	owing := func() {
-		o.debts.Add(end, seconds(v.now), -policy.MaxTerm)
-		o.debts.Add(end, seconds(v.now), debt)
+		o.debts.Add(end, o.seconds(v.now), -policy.MaxTerm)
+		o.debts.Add(end, o.seconds(v.now), debt)
 	}
 	owing()
 	errShort = o.pick(q, &a, v.now, short)

@@ -113,3 +113,23 @@ func (s *BlockSession) Mistrust(is bool, now time.Time) {
 	}
 	f.sign()
 }
+
+// Rest ends a session of a hello that was replayed: the target is unverified until its reporter has spoken, as one that was
+// restored, and has had no stream since last, or for a little longer than the lease if that is later.
+func (s *BlockSession) Rest(last, now time.Time) {
+	f := s.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.session != s {
+		return
+	}
+	f.kick(Fault(Aborted, ReasonSuperseded, "", "", "the session is closed"))
+	f.dropSnapshot()
+	if lost := now.Add(-f.o.cfg.WorkerLease - time.Second); last.Before(lost) {
+		last = lost // LOST at once, and forgotten no sooner than others
+	} else if last.After(now) {
+		last = now // the clock was set back
+	}
+	f.lostAt, f.isUnverified = last, true
+	f.sign()
+}

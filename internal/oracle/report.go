@@ -18,6 +18,9 @@ type Hello struct {
 	// PrefixGroup is the attention group that counts as prefix, OtherGroups the rest of those the engine has.
 	PrefixGroup uint32
 	OtherGroups []uint32
+	// IsReplayed: it comes out of a log, after a restart. What was restored may be newer than the hello, which then proves
+	// nothing about the reporter. Its session ends by BlockSession.Rest.
+	IsReplayed bool
 }
 
 // Accepted answers a Hello.

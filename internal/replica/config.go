@@ -7,20 +7,26 @@ import (
 	"hash/maphash"
 	"regexp"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // Config is how a node takes part. A duration or limit that is zero has the default named beside it.
 type Config struct {
 	// URL lists NATS servers, comma-separated.
 	URL string
+	// Server is a NATS of this process's own, instead of URL. Then there are no other replicas: the log is for the next life of
+	// this one, which reads it again before it begins (replay.go), and nothing is told that nobody would hear.
+	Server nats.InProcessConnProvider
 	// Name tells the replica from others: 1 to 64 letters, digits, '-' or '_'. No two that run may have the same.
 	Name string
 	// Prefix begins all subjects and names the log, so that services share a NATS. Default "kvoracle".
 	Prefix string
 	// CredsFile has NATS credentials (JWT and seed). Empty: none.
 	CredsFile string
-	// TLS is for the connection to NATS. Nil: as the URL says, by the system's authorities.
-	TLS *tls.Config
+	// TLS is for the next connection to NATS; it is called for each, so that files may change. Nil: as the URL says, by the
+	// system's authorities.
+	TLS func() *tls.Config
 
 	// LogBytes and LogAge bound the log where it does not exist yet; default 1 GiB and an hour. LogCopies is on how many
 	// NATS servers it is kept; default 1.
@@ -35,9 +41,10 @@ type Config struct {
 	// Seed is of the fingerprints of batches. The zero Seed: one of the node's own.
 	Seed maphash.Seed
 
-	// HelloWait is how long a reporter's hello waits for the log's tail; default 2 s.
+	// HelloWait is how long a reporter's hello waits for the log's tail; default 2 s, with Server 10 s.
 	HelloWait time.Duration
-	// AckWait is how long an entry may take into the log before the stream goes on without; default 2 s.
+	// AckWait is how long an entry may take into the log before the stream goes on without; default 2 s, with Server 10 s:
+	// there the log is what the reports are kept in, and nobody else has them.
 	AckWait time.Duration
 	// BeatEvery is the time between signs of life; default 500 ms. An origin that gives none for BeatTimeout is dead;
 	// default 5 s.
@@ -71,6 +78,13 @@ func (c *Config) withDefaults() Config {
 		if *v <= 0 {
 			*v = def
 		}
+	}
+	if d.Server != nil {
+		d.URL = nats.DefaultURL // the client wants one, and does not look at it
+		dur(&d.HelloWait, 10*time.Second)
+		dur(&d.AckWait, 10*time.Second)
+		dur(&d.pingEvery, time.Minute)
+		dur(&d.JoinWindow, time.Millisecond)
 	}
 	dur(&d.LogAge, time.Hour)
 	dur(&d.HelloWait, 2*time.Second)
@@ -108,7 +122,7 @@ func (c *Config) withDefaults() Config {
 
 // Validate checks the names.
 func (c *Config) Validate() error {
-	if c.URL == "" {
+	if c.URL == "" && c.Server == nil {
 		return errors.New("replica: URL is required")
 	}
 	if !regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`).MatchString(c.Name) {

@@ -2,6 +2,9 @@ package replica
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -55,6 +58,7 @@ type Node struct {
 	closed   int         // streams that are over and have not said so
 	gateways map[string]*here
 	acts     acts
+	replay   replaying
 }
 
 // origin is another replica.
@@ -75,14 +79,19 @@ func New(cfg Config, o *oracle.Oracle, log *slog.Logger) (*Node, error) {
 		origins: make(map[string]*origin), gateways: make(map[string]*here),
 		acts: acts{running: make(map[uint64]*act), wishes: make(map[string]wish)},
 		told: told{wake: make(chan struct{}, 1)}, heard: newHeard(),
-		cutAt: time.Now(),
+		cutAt: time.Now(), replay: replaying{done: make(chan struct{})},
 	}
 	n.name = n.cfg.Prefix + "_log"
-	o.Tell(n)
+	if !n.isAlone() {
+		o.Tell(n)
+	}
 	return n, nil
 }
 
-// Run takes part until ctx is done. NATS need not be there: it is looked for, for ever.
+// isAlone says that there are no other replicas.
+func (n *Node) isAlone() bool { return n.cfg.Server != nil }
+
+// Run takes part until ctx is done. NATS need not be there: it is looked for, for ever. One of this process's own is read first.
 func (n *Node) Run(ctx context.Context) error {
 	if n == nil {
 		return nil
@@ -90,11 +99,17 @@ func (n *Node) Run(ctx context.Context) error {
 	if err := n.connect(); err != nil {
 		return err
 	}
+	if n.isAlone() {
+		n.readAgain(ctx)
+	}
+	close(n.replay.done)
 	var wg sync.WaitGroup
 	wg.Go(func() { n.follow(ctx) })
 	wg.Go(func() { n.watch(ctx) })
 	wg.Go(func() { n.announceAll(ctx) })
-	wg.Go(func() { n.tell(ctx) })
+	if !n.isAlone() {
+		wg.Go(func() { n.tell(ctx) })
+	}
 	wg.Wait()
 	n.publishBeat(true)
 	_ = n.nc.FlushTimeout(time.Second) // a last word; who misses it waits for BeatTimeout
@@ -121,11 +136,14 @@ func (n *Node) connect() error {
 			n.log.LogAttrs(context.Background(), slog.LevelWarn, "NATS", slog.Any("error", err))
 		}),
 	}
+	if n.isAlone() {
+		opts = append(opts, nats.InProcessServer(n.cfg.Server))
+	}
 	if n.cfg.CredsFile != "" {
 		opts = append(opts, nats.UserCredentials(n.cfg.CredsFile))
 	}
 	if n.cfg.TLS != nil {
-		opts = append(opts, nats.Secure(n.cfg.TLS))
+		opts = append(opts, n.secure())
 	}
 	var err error
 	if n.nc, err = nats.Connect(n.cfg.URL, opts...); err != nil {
@@ -133,6 +151,11 @@ func (n *Node) connect() error {
 	}
 	if n.js, err = jetstream.New(n.nc, jetstream.WithPublishAsyncMaxPending(maxPending), jetstream.WithPublishAsyncTimeout(n.cfg.AckWait)); err != nil {
 		return fmt.Errorf("replica: JetStream: %w", err)
+	}
+	if n.isAlone() {
+		n.isUp.Store(true)
+		wake(n.rescan)
+		return nil
 	}
 	n.inbox = n.nc.NewInbox()
 	for subject, handle := range map[string]nats.MsgHandler{
@@ -148,6 +171,24 @@ func (n *Node) connect() error {
 	n.isUp.Store(true)
 	wake(n.rescan)
 	return nil
+}
+
+// secure makes each connection by the TLS of its moment.
+func (n *Node) secure() nats.Option {
+	return func(o *nats.Options) error {
+		first := n.cfg.TLS()
+		o.Secure, o.TLSConfig = true, &tls.Config{MinVersion: first.MinVersion}
+		o.RootCAsCB = func() (*x509.CertPool, error) { return n.cfg.TLS().RootCAs, nil }
+		if len(first.Certificates) > 0 {
+			o.TLSCertCB = func() (tls.Certificate, error) {
+				if all := n.cfg.TLS().Certificates; len(all) > 0 {
+					return all[0], nil
+				}
+				return tls.Certificate{}, errors.New("replica: there is no certificate to show")
+			}
+		}
+		return nil
+	}
 }
 
 func (n *Node) connected() {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,8 +29,9 @@ import (
 // What TestMain is told by whoever starts this program again, to be killed.
 const (
 	envProcess = "KVORACLE_TEST_PROCESS" // nats, or a replica's name
-	envNATS    = "KVORACLE_TEST_NATS"    // address
+	envNATS    = "KVORACLE_TEST_NATS"    // addresses
 	envStore   = "KVORACLE_TEST_STORE"   // folder of NATS
+	envCluster = "KVORACLE_TEST_CLUSTER" // addresses of a cluster's members among themselves, its own first; none: it is alone
 )
 
 // TestMain is a replica or a NATS server where it is told to be, until its input ends.
@@ -55,7 +57,8 @@ func TestMain(m *testing.M) {
 
 func beReplica(ctx context.Context, name string) error {
 	s, err := server.New(server.Config{
-		Listen: "127.0.0.1:0", NATSURL: "nats://" + os.Getenv(envNATS), ReplicaID: name, Lease: time.Hour, WorkerLease: time.Hour,
+		Listen: "127.0.0.1:0", NATSURL: "nats://" + strings.ReplaceAll(os.Getenv(envNATS), ",", ",nats://"), ReplicaID: name, Lease: time.Hour,
+		WorkerLease: time.Hour, NATSCopies: strings.Count(os.Getenv(envNATS), ",") + 1,
 	}, server.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil)).With("replica", name)))
 	if err != nil {
 		return err
@@ -72,9 +75,20 @@ func beNATS(ctx context.Context, _ string) error {
 	if err != nil {
 		return err
 	}
-	s, err := nats.NewServer(&nats.Options{
-		Host: a.IP.String(), Port: a.Port, JetStream: true, StoreDir: os.Getenv(envStore), NoLog: true, NoSigs: true,
-	})
+	opts := &nats.Options{Host: a.IP.String(), Port: a.Port, JetStream: true, StoreDir: os.Getenv(envStore), NoLog: true, NoSigs: true}
+	if members := os.Getenv(envCluster); members != "" {
+		own, _, _ := strings.Cut(members, ",")
+		host, port, err := net.SplitHostPort(own)
+		if err != nil {
+			return err
+		}
+		opts.ServerName, opts.Cluster.Name, opts.Cluster.Host = own, "test", host
+		if opts.Cluster.Port, err = strconv.Atoi(port); err != nil {
+			return err
+		}
+		opts.Routes = nats.RoutesFromStr("nats://" + strings.ReplaceAll(members, ",", ",nats://"))
+	}
+	s, err := nats.NewServer(opts)
 	if err != nil {
 		return err
 	}
@@ -105,11 +119,28 @@ func quietAddress(t *testing.T) string {
 	return ""
 }
 
-// process is this program again. kill ends it as a crash does.
-func process(t *testing.T, name, natsAddress, store string) (address string, kill func()) {
+// child is this program again, as something else.
+type child struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	address string
+	kill    func() // as a crash does
+	end     func() // as an orderly stop does; waits for it
+}
+
+// signal sends it one.
+func (c *child) signal(s os.Signal) {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// process starts one and waits until it says where it is.
+func process(t *testing.T, name, natsAddress, store, cluster string) *child {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), envProcess+"="+name, envNATS+"="+natsAddress, envStore+"="+store)
+	cmd.Env = append(os.Environ(), envProcess+"="+name, envNATS+"="+natsAddress, envStore+"="+store, envCluster+"="+cluster)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -122,40 +153,47 @@ func process(t *testing.T, name, natsAddress, store string) (address string, kil
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	kill = sync.OnceFunc(func() {
+	c := &child{t: t, cmd: cmd}
+	wait := sync.OnceFunc(func() { _ = cmd.Wait() }) // killed, or ended
+	c.kill = func() {
 		_ = cmd.Process.Kill()
 		_ = in.Close()
-		_ = cmd.Wait() // killed
-	})
-	t.Cleanup(kill)
+		wait()
+	}
+	c.end = func() {
+		_ = in.Close()
+		wait()
+	}
+	t.Cleanup(c.kill)
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatalf("%s does not start: %v", name, err)
 	}
-	return strings.TrimSpace(line), kill
+	c.address = strings.TrimSpace(line)
+	return c
 }
 
 // natsProcess is NATS at an address that it can have again.
-func natsProcess(t *testing.T, address, store string) (at string, kill func()) {
+func natsProcess(t *testing.T, address, store string) *child {
 	t.Helper()
 	if address == "" {
 		address = quietAddress(t)
 	}
-	return process(t, "nats", address, store)
+	return process(t, "nats", address, store, "")
 }
 
 // remote is a replica in a process of its own.
-func remote(t *testing.T, name, natsAddress string) (r *rig, kill func()) {
+func remote(t *testing.T, name, natsAddress string) (*rig, *child) {
 	t.Helper()
-	address, kill := process(t, name, natsAddress, "")
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	c := process(t, name, natsAddress, "", "")
+	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	r = &rig{t, conn, kvoraclev1.NewRouteServiceClient(conn), kvoraclev1.NewFleetServiceClient(conn)}
+	r := &rig{t, conn, kvoraclev1.NewRouteServiceClient(conn), kvoraclev1.NewFleetServiceClient(conn)}
 	waitFor(t, name+" is ready", func() bool { return r.is(healthReadiness) && r.is(healthReplication) })
-	return r, kill
+	return r, c
 }
 
 // reporter tells of a worker that only ever stores, two blocks a batch, so that what it has told is known by the last batch.
@@ -185,6 +223,7 @@ func (p *reporter) connect(r *rig) {
 	if a := m.GetAccepted(); a.GetSnapshotRequired() || a.GetResumeFrom() <= p.acked {
 		p.t.Fatalf("told to go on with %v though %d was acknowledged", a, p.acked)
 	}
+	p.acked = m.GetAccepted().GetResumeFrom() - 1 // the last may have been taken in and its ack lost
 	for seq := m.GetAccepted().GetResumeFrom(); seq <= p.sent; seq++ {
 		p.batch(seq)
 	}
@@ -200,12 +239,17 @@ func (p *reporter) send(m *kvoraclev1.ReportBlocksRequest) {
 
 func (p *reporter) batch(seq uint64) {
 	p.t.Helper()
-	p.send(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: &kvoraclev1.BlockBatch{
+	p.send(storing(seq))
+}
+
+// storing is the batch of a number.
+func storing(seq uint64) *kvoraclev1.ReportBlocksRequest {
+	return &kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: &kvoraclev1.BlockBatch{
 		Sequence: seq, Ops: []*kvoraclev1.BlockOp{{Op: &kvoraclev1.BlockOp_Store{Store: &kvoraclev1.StoreBlocks{
 			Parent:  &kvoraclev1.StoreBlocks_Root{Root: &kvoraclev1.Root{}},
 			Content: &kvoraclev1.StoreBlocks_BlockIds{BlockIds: &kvoraclev1.BlockIds{Ids: []uint64{2 * seq, 2*seq + 1}}},
 		}}}},
-	}}})
+	}}}
 }
 
 // await waits for an ack.
@@ -257,8 +301,9 @@ func tells(from, to *rig) {
 // and in the end all know the same.
 func TestProcessesDie(t *testing.T) {
 	store := t.TempDir()
-	address, killNATS := natsProcess(t, "", store)
-	a, killA := remote(t, "a", address)
+	broker := natsProcess(t, "", store)
+	address := broker.address
+	a, first := remote(t, "a", address)
 	b, _ := remote(t, "b", address)
 	p := &reporter{t: t, worker: "w"}
 	p.connect(a)
@@ -278,7 +323,7 @@ func TestProcessesDie(t *testing.T) {
 	tells(a, b)
 	p.sent++ // on its way when the replica dies
 	p.batch(p.sent)
-	killA()
+	first.kill()
 	decides(b)
 	p.connect(b) // nothing acknowledged is lost
 	p.work(50)
@@ -289,7 +334,7 @@ func TestProcessesDie(t *testing.T) {
 	decides(a, b)
 
 	for _, isEmpty := range []bool{false, true} {
-		killNATS()
+		broker.kill()
 		for _, r := range []*rig{a, b} {
 			waitFor(t, "NATS is missed", func() bool { return !r.is(healthReplication) })
 		}
@@ -298,7 +343,7 @@ func TestProcessesDie(t *testing.T) {
 		if isEmpty {
 			store = t.TempDir()
 		}
-		_, killNATS = natsProcess(t, address, store)
+		broker = natsProcess(t, address, store)
 		p.work(10)
 		p.known(a, b)
 		for _, r := range []*rig{a, b} {

@@ -72,6 +72,7 @@ type cable struct {
 	mu    sync.Mutex
 	isCut bool
 	conns []net.Conn
+	wall  chan struct{} // closed when what has come goes on; nil: nothing holds it
 }
 
 func newCable(t *testing.T, b *broker) *cable {
@@ -93,6 +94,7 @@ func newCable(t *testing.T, b *broker) *cable {
 	t.Cleanup(func() {
 		_ = lis.Close()
 		c.cut()
+		c.mend()
 	})
 	return c
 }
@@ -113,7 +115,7 @@ func (c *cable) join(in net.Conn) {
 	c.conns = append(c.conns, in, out)
 	for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
 		go func() {
-			_, _ = io.Copy(way[0], way[1])
+			_, _ = io.Copy(way[0], held{way[1], c})
 			_, _ = way[0].Close(), way[1].Close()
 		}()
 	}
@@ -133,6 +135,35 @@ func (c *cable) mend() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.isCut = false
+	if c.wall != nil {
+		close(c.wall)
+		c.wall = nil
+	}
+}
+
+// swallow lets nothing through until it is mended. Connections stay, and new ones are taken: nobody is told.
+func (c *cable) swallow() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wall = make(chan struct{})
+}
+
+// held is a connection whose bytes wait while the cable swallows.
+type held struct {
+	net.Conn
+	c *cable
+}
+
+// Read implements io.Reader.
+func (h held) Read(p []byte) (int, error) {
+	n, err := h.Conn.Read(p)
+	h.c.mu.Lock()
+	wall := h.c.wall
+	h.c.mu.Unlock()
+	if wall != nil {
+		<-wall
+	}
+	return n, err
 }
 
 // peer is one replica: an oracle with its node.

@@ -36,6 +36,8 @@ type target struct {
 	lacks   bool // something is missing; its origin is asked for it
 	nextAsk time.Time
 	pause   time.Duration
+
+	again again
 }
 
 // apply takes in one entry. Node.mu is held.
@@ -79,8 +81,13 @@ func (n *Node) apply(data []byte, at uint64, now time.Time) {
 		n.count.overtaken.Add(1)
 		return
 	}
-	n.hear(e.GetOrigin(), e.GetBoot(), now)
+	if !n.isAlone() {
+		n.hear(e.GetOrigin(), e.GetBoot(), now)
+	}
 	switch {
+	case n.replay.isOn && t.id == 0 && e.GetNumber() != 1:
+		n.count.skippedEntries.Add(1) // of a session that began before the log: what was loaded shows it
+		return
 	case e.GetEnd():
 		if e.GetSession() == t.id {
 			n.leave(t, now)
@@ -175,7 +182,10 @@ func (n *Node) clearParts(t *target) {
 
 // leave closes the oracle's end: the grace of the lost stream begins.
 func (n *Node) leave(t *target, at time.Time) {
-	if t.session != nil {
+	switch {
+	case t.session != nil && n.replay.isOn:
+		n.rest(t, at)
+	case t.session != nil:
 		t.session.Close(at)
 	}
 	t.session, t.applier = nil, nil
@@ -213,9 +223,17 @@ func (n *Node) collect(t *target, e *replicav1.Entry, now time.Time) {
 			n.refuse(t, err)
 			return
 		}
+		if n.replay.isOn {
+			n.handAgain(t, e, m, now)
+			return
+		}
 		if !n.hand(t, e, m, now) {
 			return
 		}
+	}
+	if n.replay.isOn {
+		n.check(t, e.GetAfter())
+		return
 	}
 	if e.GetAfter() != nil && !t.isSkipping {
 		n.compare(t, e.GetAfter())
@@ -259,11 +277,15 @@ func (n *Node) open(t *target, e *replicav1.Entry, m *kvoraclev1.ReportBlocksReq
 		n.refuse(t, err)
 		return false
 	}
-	session, _, err := n.o.OpenBlocks(hello, now)
+	hello.IsReplayed = n.replay.isOn
+	session, accepted, err := n.o.OpenBlocks(hello, now)
 	if err != nil {
 		n.refuse(t, err)
 		n.restore(t)
 		return false
+	}
+	if t.again.begin(hello.Incarnation, accepted.ResumeFrom); accepted.Confidence == oracle.Warming {
+		t.again.from = 0 // nothing was loaded of it
 	}
 	n.wanted(t.key.worker)
 	t.rival = nil
@@ -314,6 +336,9 @@ func (n *Node) agree(t *target) {
 	t.lacks, t.pause = false, 0
 }
 
+// inDigest is of differs: at the same batch the contents are not the same.
+const inDigest = "digest"
+
 // differs says in what, or nothing.
 func (n *Node) differs(t *target, want *replicav1.Standing) string {
 	have, err := t.session.Standing()
@@ -327,7 +352,7 @@ func (n *Node) differs(t *target, want *replicav1.Standing) string {
 	case !want.GetHasDigests() || have.IsPartial || want.GetPartial() || have.IsAwaiting:
 		return ""
 	case have.Digests != decodeDigests(want.GetDigests()):
-		return "digest"
+		return inDigest
 	}
 	n.count.digestsMatched.Add(1)
 	return ""

@@ -171,6 +171,9 @@ func (n *Node) Gateway(name string, incarnation uint64) (left func()) {
 }
 
 func (n *Node) tellGateway(name string, life uint64, isClosed, isFleeting bool) {
+	if n.isAlone() {
+		return
+	}
 	n.told.add(n, func(x *item) { x.gateway, x.life, x.isGateway, x.isClosed = name, life, true, isClosed }, isFleeting)
 }
 

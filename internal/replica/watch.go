@@ -61,7 +61,7 @@ func (n *Node) publishBeat(isLast bool) {
 
 // send publishes by core NATS. What is lost is said again.
 func (n *Node) send(subject string, m proto.Message) {
-	if !n.isConnected() {
+	if n.isAlone() || !n.isConnected() {
 		return
 	}
 	if err := n.nc.Publish(n.cfg.Prefix+"."+subject, marshal(m)); err != nil {
@@ -71,7 +71,7 @@ func (n *Node) send(subject string, m proto.Message) {
 
 // tellDigests publishes the standings that are due. A stream that is busy is told at the next beat.
 func (n *Node) tellDigests() {
-	if !n.isConnected() || !n.following.Load() {
+	if n.isAlone() || !n.isConnected() || !n.following.Load() {
 		return
 	}
 	n.mu.Lock()
@@ -244,8 +244,8 @@ func (n *Node) askForAll() {
 	n.joining.askedAt, n.joining.tail = time.Now(), n.tail
 	n.joining.waiting = make(map[string]uint64)
 	n.mu.Unlock()
-	if n.joined.Load() {
-		return // what is missing is known by target
+	if n.joined.Load() || n.isAlone() {
+		return // what is missing is known by target, or nobody has it
 	}
 	n.count.asked.Add(1)
 	m := &nats.Msg{

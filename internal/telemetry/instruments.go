@@ -108,6 +108,7 @@ const (
 	mOutlived       = "kvoracle.bookings.presumed"
 
 	mReplicas      = "kvoracle.replication.replicas"
+	mLogThere      = "kvoracle.replication.connected"
 	mLogBehind     = "kvoracle.replication.behind"
 	mLogEntries    = "kvoracle.replication.entries"
 	mLogBytes      = "kvoracle.replication.bytes"
@@ -160,7 +161,7 @@ func Instruments() []Instrument {
 		{mRefused, Counter, "{request}", "Calls and stream messages answered with an error, by the reason in ErrorInfo, or by the status code where there is none.", []string{kRPC, kReason}, nil},
 		{mPanics, Counter, "{panic}", "Handlers that panicked: each is a bug.", []string{kRPC}, nil},
 		{mClosed, Counter, "{connection}", "Connections closed because there were too many: full (all together), or idle (the oldest of those that had made no call).", []string{kReason}, nil},
-		{mReloads, Counter, "{reload}", "What had changed and was read again: the certificate with its authorities, the access file, or the settings (config); applied, or refused, when the former stays in force.", []string{kFile, kOutcome}, nil},
+		{mReloads, Counter, "{reload}", "What had changed and was read again: the certificate with its authorities, that for NATS (nats_certificate), the access file, or the settings (config); applied, or refused, when the former stays in force.", []string{kFile, kOutcome}, nil},
 		{mSaves, Counter, "{save}", "Times that what is known of the fleet was written to the data folder, or was not: written or failed.", []string{kOutcome}, nil},
 		{mSaveDuration, Histogram, "s", "Time of such a save, from the first worker to the file's being safe on the disk.", nil, slow},
 		{mSaveBytes, Counter, "By", "Bytes written by such saves.", nil, nil},
@@ -214,6 +215,7 @@ func Instruments() []Instrument {
 		{mApproximate, Gauge, "{block}", "Blocks guessed of targets that do not report theirs.", nil, nil},
 		{mText, Gauge, "{block}", "Blocks of text guessed of all targets, from prompts that came as text.", nil, nil},
 		{mReplicas, Gauge, "{replica}", "Other replicas that give signs of life; 0 where this process is the service, or NATS is away.", nil, nil},
+		{mLogThere, Gauge, "{log}", "1 while the replicas' log can be written and is read, 0 while it is away and this process serves on by itself; with --data-dir alone the log is this process's own.", nil, nil},
 		{mLogBehind, Gauge, "{entry}", "Entries of the replicas' log that are not applied here yet, as of a moment ago.", nil, nil},
 		{mLogEntries, Counter, "{entry}", "Entries of the replicas' log: written, unwritten (NATS was away; what they said is announced later), failed on the way; and of those read: applied, own, overtaken (another replica owns the target), repeated, skipped (announced, and known), malformed, refused.", []string{kOutcome}, nil},
 		{mLogBytes, Counter, "By", "Bytes of entries written to the replicas' log, and read of others there.", []string{kOutcome}, nil},

@@ -10,6 +10,7 @@ import (
 // Replication is what is measured of a replica; counts are since its start.
 type Replication struct {
 	Replicas                 int
+	IsConnected              bool // the log is there
 	Behind                   uint64
 	Local, Followed, Lacking int // targets
 
@@ -28,19 +29,19 @@ func (t *Telemetry) WatchReplication(stats func() Replication) error {
 		s := stats()
 		g.observe(o, &s)
 		return nil
-	}, g.replicas, g.behind, g.targets, g.entries, g.bytes, g.differences, g.announcements, g.notices)
+	}, g.replicas, g.there, g.behind, g.targets, g.entries, g.bytes, g.differences, g.announcements, g.notices)
 	return err
 }
 
 // replication are the instruments of it.
 type replication struct {
-	replicas, behind, targets                           metric.Int64ObservableGauge
+	replicas, there, behind, targets                    metric.Int64ObservableGauge
 	entries, bytes, differences, announcements, notices metric.Int64ObservableCounter
 }
 
 func newReplication(b *builder) replication {
 	return replication{
-		replicas: b.gauge(mReplicas), behind: b.gauge(mLogBehind), targets: b.gauge(mReplicaTarget), entries: b.total(mLogEntries),
+		replicas: b.gauge(mReplicas), there: b.gauge(mLogThere), behind: b.gauge(mLogBehind), targets: b.gauge(mReplicaTarget), entries: b.total(mLogEntries),
 		bytes: b.total(mLogBytes), differences: b.total(mDifferences), announcements: b.total(mAnnouncements),
 		notices: b.total(mNotices),
 	}
@@ -51,6 +52,11 @@ func (g *replication) observe(o metric.Observer, s *Replication) {
 		return metric.WithAttributes(attribute.String(key, value))
 	}
 	o.ObserveInt64(g.replicas, int64(s.Replicas))
+	there := int64(0)
+	if s.IsConnected {
+		there = 1
+	}
+	o.ObserveInt64(g.there, there)
 	o.ObserveInt64(g.behind, asCount(s.Behind))
 	o.ObserveInt64(g.targets, int64(s.Local), by(kState, "local"))
 	o.ObserveInt64(g.targets, int64(s.Followed), by(kState, "followed"))

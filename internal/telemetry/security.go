@@ -9,7 +9,7 @@ func (t *Telemetry) Closed(why string) {
 	t.observer.count(t.observer.in.closed, t.observer.closed, why, 1)
 }
 
-// Reloaded counts a file that had changed ("certificate" or "access"), and whether it is in force now.
+// Reloaded counts a file that had changed ("certificate", "nats_certificate" or "access"), and whether it is in force now.
 func (t *Telemetry) Reloaded(file string, applied bool) {
 	outcome := "refused"
 	if applied {

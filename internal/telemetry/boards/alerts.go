@@ -87,6 +87,26 @@ func Alerts() []Alert {
 			"KvoracleTokenizerAway", `sum by (instance) (rate(kvoracle_tokenize_requests_total{outcome=~"late|busy|failed"}[10m])) / sum by (instance) (rate(kvoracle_tokenize_requests_total[10m])) > 0.2`,
 			"10m", warning, "texts are decided on without their tokens",
 		},
+		{"KvoracleLogAway", `kvoracle_replication_connected == 0`, "1m", critical, "{{ $labels.instance }} serves on without the replicas' log"},
+		{
+			"KvoracleNotLogged", `sum by (instance) (increase(kvoracle_replication_entries_total{outcome=~"unwritten|failed"}[5m])) > 0`, "5m", warning,
+			"{{ $labels.instance }} acknowledges reports that are not in the log",
+		},
+		{"KvoracleReplicaAlone", `kvoracle_replication_replicas < on () group_left () max (kvoracle_replication_replicas)`, "2m", warning, "{{ $labels.instance }} hears fewer replicas than others do"},
+		{"KvoracleReplicaLags", `kvoracle_replication_behind > 5000`, "2m", warning, "{{ $labels.instance }} is {{ $value }} entries behind the log"},
+		{
+			"KvoracleReplicasDiffer", `sum by (instance, reason) (increase(kvoracle_replication_differences_total[15m])) > 10`, "0m", warning,
+			"what {{ $labels.instance }} knows differs from what was reported: {{ $labels.reason }}",
+		},
+		{"KvoracleReplicaLacks", `kvoracle_replication_targets{state="lacking"} > 0`, "5m", warning, "{{ $labels.instance }} misses something of {{ $value }} targets"},
+		{
+			"KvoracleBookingsUntold", `sum by (instance) (rate(kvoracle_replication_notices_total{outcome=~"untold|missed"}[5m])) > 10`, "5m", warning,
+			"replicas do not hear of each other's bookings",
+		},
+		{
+			"KvoracleLogShort", `sum (increase(kvoracle_replication_bytes_total{outcome="written"}[15m])) > 536870912`, "15m", warning,
+			"half of a log of 1 GiB is written in a quarter of an hour: a replica that is away for longer has to be told everything",
+		},
 	}
 }
 

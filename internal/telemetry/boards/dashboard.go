@@ -83,6 +83,21 @@ func table() []row {
 			{"Digests", "short", []query{{rate(series("kvoracle_blocks_digests_total"), "outcome"), "{{outcome}}"}}},
 			{"Snapshots asked for", "short", []query{{rate(series("kvoracle_blocks_resyncs_total"), "reason"), "{{reason}}"}}},
 		}},
+		{"Do replicas know the same?", []panel{
+			{"The log is there, and how many replicas are heard", "short", []query{
+				{"min by (instance) (" + series("kvoracle_replication_connected") + ")", "log {{instance}}"},
+				{"min by (instance) (" + series("kvoracle_replication_replicas") + ")", "others {{instance}}"},
+			}},
+			{"Entries not applied yet", "short", []query{{"max by (instance) (" + series("kvoracle_replication_behind") + ")", "{{instance}}"}}},
+			{"Log", "Bps", []query{{rate(series("kvoracle_replication_bytes_total"), "outcome"), "{{outcome}}"}}},
+			{"Entries", "short", []query{{rate(series("kvoracle_replication_entries_total"), "outcome"), "{{outcome}}"}}},
+			{"Differences found, announcements", "short", []query{
+				{rate(series("kvoracle_replication_differences_total"), "reason"), "{{reason}}"},
+				{rate(series("kvoracle_replication_announcements_total"), "outcome"), "announcements: {{outcome}}"},
+			}},
+			{"Targets, by how their reports come", "short", []query{{"sum by (state) (" + series("kvoracle_replication_targets") + ")", "{{state}}"}}},
+			{"Bookings, steps and samples", "short", []query{{rate(series("kvoracle_replication_notices_total"), "outcome"), "{{outcome}}"}}},
+		}},
 	}
 }
 

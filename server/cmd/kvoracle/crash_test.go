@@ -16,6 +16,8 @@ import (
 
 	"github.com/kvoracle/kvoracle/client"
 
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
@@ -243,4 +245,47 @@ func TestARestartUnderLoadIsNotNoticed(t *testing.T) {
 		}
 	}
 	eventually(t, "all that was told", func() bool { return isAll(p, fresh, told...) })
+}
+
+// TestWhatWasAcknowledgedOutlivesAKill kills the program with signal 9 right after it has acknowledged, again and again, with
+// saves going on and with none. Each time the next process knows all of it before any reporter has spoken, and believes it by
+// half; the reporter goes on without a word.
+func TestWhatWasAcknowledgedOutlivesAKill(t *testing.T) {
+	for _, interval := range []string{"1s", "1h"} {
+		t.Run(interval, func(t *testing.T) {
+			args := []string{"--data-dir=" + t.TempDir(), "--snapshot-interval=" + interval}
+			d := newDoor(t)
+			conn, err := grpc.NewClient(d.lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			rep := reporter(t, conn, "w")
+			var told [][]uint32
+			for range 4 {
+				p := start(t, args...)
+				eventually(t, "all that was acknowledged, by half", func() bool { return isAll(p, stale, told...) })
+				eventually(t, "the log is there", func() bool { return p.is("replication") })
+				d.set(p.addr)
+				for range 5 {
+					for range 20 {
+						told = append(told, prompt(uint32(1000*(len(told)+1))))
+						store(t, rep, told[len(told)-1])
+					}
+					flush(t, rep)
+				}
+				d.set("")
+				p.kill()
+			}
+			if n := rep.Stats().Snapshots; n != 0 {
+				t.Errorf("%d snapshots were sent", n)
+			}
+		})
+	}
+}
+
+// is says whether a component of a process's health is well.
+func (p *process) is(component string) bool {
+	a, err := healthpb.NewHealthClient(p.conn).Check(p.t.Context(), &healthpb.HealthCheckRequest{Service: component})
+	return err == nil && a.GetStatus() == healthpb.HealthCheckResponse_SERVING
 }

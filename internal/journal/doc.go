@@ -1,0 +1,15 @@
+// Package journal is a NATS server with JetStream within this process, for a service of one that keeps what it acknowledges.
+//
+// A replica writes each report into a log in JetStream before it acknowledges it. Where there is one replica and no NATS, the
+// log is here: the same server, of the same code, that nobody else can reach.
+//
+// Invariants:
+//   - it listens nowhere: no port, no socket, no cluster, no monitoring; InProcessConn is the only way in;
+//   - what it has acknowledged was written to the file (by write, not only to a buffer), so it outlives the process however that
+//     ends. It outlives the machine from Config.SyncEvery on, or when the system writes it, if that is sooner;
+//   - its files are bounded by Config.MaxBytes and what NATS keeps beside a stream.
+//
+// Concurrency: Start and Close by one goroutine; InProcessConn, once it is started, by any.
+//
+// Cost: some 10 MB of memory, 30 goroutines, and 7 MB of program.
+package journal
