@@ -208,7 +208,9 @@ func (o *Oracle) endStart(id load.DecisionID, now time.Time) {
 	o.load.Complete(id, now)
 	o.guesses.linger(id, now)
 	o.tellStep(id, FirstToken, "")
-	o.tellStep(id, Finished, "")
+	if o.teller != nil {
+		o.teller.Step(&Event{Decision: id, Step: Finished, Cached: -1, IsInferred: true})
+	}
 }
 
 // placeOf reads where a worker stands from its labels.

@@ -57,6 +57,7 @@ type Event struct {
 	OutputTokens int     // Generating, Finished
 	Cached       int     // Finished: prompt tokens the engine took from its cache; negative: not said
 	PromptTokens int     // Finished: tokens of the prompt as the engine counted; 0: not said
+	IsInferred   bool    // Finished: nobody has told it, another step shows it. Only replicas tell each other such ends
 }
 
 // Progress applies one step and tells other replicas of it. Steps only move forward; what is late or unknown is said in
@@ -140,6 +141,11 @@ func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 	case Generating:
 		out = o.load.Generating(e.Decision, e.OutputTokens, now)
 	case Finished:
+		if e.IsInferred {
+			out = o.load.Complete(e.Decision, now)
+			o.guesses.linger(e.Decision, now)
+			break
+		}
 		var f *feed
 		if known {
 			f = o.feed(a.target)

@@ -158,7 +158,7 @@ func TestNoticesKeepEverything(t *testing.T) {
 	}
 	for step := oracle.Dispatched; step <= oracle.Failed; step++ {
 		for _, cached := range []int{-1, 0, 9} {
-			e := oracle.Event{Decision: 1, Step: step, Gateway: "g", Worker: "w", Rank: 2, TTFT: 0.5, OutputTokens: 3, Cached: cached, PromptTokens: 4}
+			e := oracle.Event{Decision: 1, Step: step, Gateway: "g", Worker: "w", Rank: 2, TTFT: 0.5, OutputTokens: 3, Cached: cached, PromptTokens: 4, IsInferred: cached == 9}
 			x := item{event: e}
 			if got, ok := decodeStepped(x.encode(nil).GetStepped()); !ok || !cmp.Equal(*got, e) {
 				t.Error(cmp.Diff(e, got))

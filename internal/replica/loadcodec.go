@@ -74,6 +74,7 @@ func encodeStepped(e *oracle.Event) *replicav1.Stepped {
 	m := &replicav1.Stepped{
 		Decision: uint64(e.Decision), Step: replicav1.Step(e.Step) + replicav1.Step_STEP_DISPATCHED, Gateway: e.Gateway,
 		Worker: e.Worker, DpRank: uint32(e.Rank), TtftSeconds: e.TTFT, OutputTokens: count32(e.OutputTokens), PromptTokens: count32(e.PromptTokens),
+		Inferred: e.IsInferred,
 	}
 	if e.Cached >= 0 {
 		v := count32(e.Cached)
@@ -91,7 +92,7 @@ func decodeStepped(m *replicav1.Stepped) (*oracle.Event, bool) {
 	e := &oracle.Event{
 		Decision: oracle.DecisionID(m.GetDecision()), Step: oracle.Step(m.GetStep() - replicav1.Step_STEP_DISPATCHED), Gateway: m.GetGateway(),
 		Worker: m.GetWorker(), Rank: int(m.GetDpRank()), TTFT: m.GetTtftSeconds(), OutputTokens: int(m.GetOutputTokens()),
-		Cached: -1, PromptTokens: int(m.GetPromptTokens()),
+		Cached: -1, PromptTokens: int(m.GetPromptTokens()), IsInferred: m.GetInferred(),
 	}
 	if m.CachedTokens != nil {
 		e.Cached = int(m.GetCachedTokens())

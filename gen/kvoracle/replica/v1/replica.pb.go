@@ -1140,7 +1140,9 @@ type Stepped struct {
 	// Finished: prompt tokens that the engine took from its cache; absent: not told.
 	CachedTokens *uint32 `protobuf:"varint,8,opt,name=cached_tokens,json=cachedTokens,proto3,oneof" json:"cached_tokens,omitempty"`
 	// Finished: tokens of the prompt as the engine counted; 0: not told.
-	PromptTokens  uint32 `protobuf:"varint,9,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	PromptTokens uint32 `protobuf:"varint,9,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	// Finished: nobody told it, another step showed it; false: it was told. It says nothing of what its gateway tells.
+	Inferred      bool `protobuf:"varint,10,opt,name=inferred,proto3" json:"inferred,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1236,6 +1238,13 @@ func (x *Stepped) GetPromptTokens() uint32 {
 		return x.PromptTokens
 	}
 	return 0
+}
+
+func (x *Stepped) GetInferred() bool {
+	if x != nil {
+		return x.Inferred
+	}
+	return false
 }
 
 // Sampled is one look at an engine's gauges.
@@ -1461,7 +1470,7 @@ const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\vmark_tokens\x18\x0f \x01(\rR\n" +
 	"markTokens\x12%\n" +
 	"\x0ecovered_tokens\x18\x10 \x01(\rR\rcoveredTokens\x12%\n" +
-	"\x0edecode_seconds\x18\x11 \x01(\x01R\rdecodeSeconds\"\xc8\x02\n" +
+	"\x0edecode_seconds\x18\x11 \x01(\x01R\rdecodeSeconds\"\xe4\x02\n" +
 	"\aStepped\x12\x1a\n" +
 	"\bdecision\x18\x01 \x01(\x06R\bdecision\x12-\n" +
 	"\x04step\x18\x02 \x01(\x0e2\x19.kvoracle.replica.v1.StepR\x04step\x12\x18\n" +
@@ -1471,7 +1480,9 @@ const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\fttft_seconds\x18\x06 \x01(\x01R\vttftSeconds\x12#\n" +
 	"\routput_tokens\x18\a \x01(\rR\foutputTokens\x12(\n" +
 	"\rcached_tokens\x18\b \x01(\rH\x00R\fcachedTokens\x88\x01\x01\x12#\n" +
-	"\rprompt_tokens\x18\t \x01(\rR\fpromptTokensB\x10\n" +
+	"\rprompt_tokens\x18\t \x01(\rR\fpromptTokens\x12\x1a\n" +
+	"\binferred\x18\n" +
+	" \x01(\bR\binferredB\x10\n" +
 	"\x0e_cached_tokens\"\x8d\x01\n" +
 	"\aSampled\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x17\n" +
