@@ -274,9 +274,13 @@ func TestCases(t *testing.T) {
 
 // B09: ids are recycled, so the number of lives does not matter.
 func TestLivesWithoutEnd(t *testing.T) {
+	lives := 5000
+	if isRace {
+		lives = 500 // of one thread
+	}
 	ix := New(Config{})
 	chain := prompt("ABC")
-	for life := range 5000 {
+	for life := range lives {
 		target := fleet.TargetID(life % 7)
 		l := publish(ix, target, chain, 3)
 		if got := ix.Match(chain, nil); len(got) != 1 || got[0].Target != target || got[0].Total() != 3 {
@@ -373,7 +377,11 @@ func TestOneChainStoredAndRemovedAtRandom(t *testing.T) {
 // B106: what was stored and removed leaves nothing behind. Sixteen ledgers, 500 live blocks each, half a million
 // changes.
 func TestChurnLeavesNothingBehind(t *testing.T) {
-	const ledgers, live, rounds = 16, 500, 40
+	const ledgers, live = 16, 500
+	rounds := 40
+	if isRace {
+		rounds = 10 // of one thread
+	}
 	ix := New(Config{})
 	var next block.ID
 	chains := make([][]block.ID, ledgers)
