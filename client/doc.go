@@ -26,6 +26,8 @@
 //	err = reporter.Remove(ids[3:], client.TierDevice)
 //	reporter.Load(client.LoadSample{Running: new(12)})
 //
+// Who knows blocks by an engine's own hashes reports them by an EngineBlocks, which keeps what each hash stands for.
+//
 // # What happens when
 //
 //	the oracle is late         Route waits for the timeout (20 ms), then decides by itself: Decision.Source is
@@ -43,8 +45,7 @@
 //	                           half a minute at most.
 //	the oracle says goodbye    Streams finish what is under way and come back when they were told to.
 //	the connection is cut      Batches that were not acknowledged are sent again, from where the oracle says.
-//	the oracle lost something  A digest tells, and a snapshot follows. A lost copy of a block with several (COUNTED) is
-//	                           not seen: digests count blocks, not copies.
+//	the oracle lost something  A digest tells, of blocks and, with RepeatsCounted, of their copies, and a snapshot follows.
 //	a bridge lost something    Reporter.Doubt: the rank is STALE, its reports are applied all the same, until it says otherwise.
 //	a worker has restarted     Its Reporter's higher incarnation replaces everything its former life said. The former
 //	                           one's Reporter, if it still runs, is refused for good: its Run returns ErrMismatch.

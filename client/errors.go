@@ -35,6 +35,11 @@ var (
 	// ErrParentConflict: a block was stored as its own parent, or under another parent than the one it is held under.
 	// Nothing of that store took effect.
 	ErrParentConflict = errors.New("kvoracle: parent conflict")
+	// ErrHashConflict: an engine hash stands for a block and was told with other content or another parent, or follows one
+	// for which that has happened. Nothing of that store took effect.
+	ErrHashConflict = errors.New("kvoracle: engine hash conflict")
+	// ErrTooManyHashes: an EngineBlocks knows as many engine hashes as it may. Nothing of that store took effect.
+	ErrTooManyHashes = errors.New("kvoracle: too many engine hashes")
 	// ErrRunning: Run was called while another Run of the same object has not returned.
 	ErrRunning = errors.New("kvoracle: already running")
 )
