@@ -4,19 +4,16 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
-	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
 // browserEnv names the folder where `make e2e` has unpacked a browser. Empty: it is installed.
@@ -183,28 +180,39 @@ func (b *browser) show(expression string) string {
 // newer by itself, asks nobody for anything else, and has nothing to complain of.
 func TestStatusPageInABrowser(t *testing.T) {
 	ops := freePort(t)
-	s := start(t, "--ops-listen="+ops, "--data-dir="+t.TempDir())
+	s := start(t, "--ops-listen="+ops, "--http-listen=127.0.0.1:0", "--data-dir="+t.TempDir())
 	page := "http://" + ops + "/status"
-	conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	register := func(name string) {
+	ask := func(path string, body any) (answer struct {
+		DecisionID string `json:"decision_id"`
+	},
+	) {
 		t.Helper()
-		if _, err := kvoraclev1.NewFleetServiceClient(conn).RegisterWorker(t.Context(), &kvoraclev1.RegisterWorkerRequest{
-			Spec: &kvoraclev1.WorkerSpec{WorkerId: name, Address: "w:8000", Model: "demo", BlockSize: 16},
-		}); err != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
 			t.Fatal(err)
 		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.http+path, bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s, %v", path, resp.Status, err)
+		}
+		return answer
+	}
+	type object = map[string]any
+	register := func(name string) {
+		t.Helper()
+		ask("/v1/workers", object{"spec": object{"worker_id": name, "address": "w:8000", "model": "demo", "block_size": 16}})
 	}
 	register(`<b>w-1</b>`)
-	a, err := kvoraclev1.NewRouteServiceClient(conn).Route(t.Context(), &kvoraclev1.RouteRequest{
-		Model: "demo", Prompt: &kvoraclev1.RouteRequest_Tokens{Tokens: &kvoraclev1.TokenPrompt{TokenIds: make([]uint32, 100)}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := ask("/v1/route", object{"model": "demo", "tokens": object{"token_ids": make([]int, 100)}})
 
 	b := startBrowser(t)
 	b.call("Page.navigate", map[string]any{"url": page}, nil)
@@ -213,7 +221,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 		`document.title`: "kvoracle",
 		`document.querySelector("#fleet tbody td").innerText`:                 `<b>w-1</b>`,
 		`document.querySelectorAll("#fleet tbody tr").length`:                 "1",
-		`document.querySelector("#decisions tbody td").innerText`:             a.GetDecisionId(),
+		`document.querySelector("#decisions tbody td").innerText`:             a.DecisionID,
 		`document.querySelector("#log tbody td").innerText`:                   "there",
 		`document.scripts.length`:                                             "0",
 		`getComputedStyle(document.querySelector("td.n")).textAlign`:          "right",
