@@ -23,9 +23,9 @@ import (
 const (
 	model     = "demo"
 	blockSize = 16
-	long      = 20   // blocks of a prompt
-	prompts   = 4096 // different ones
-	deciders  = 16
+	long      = 20      // blocks of a prompt
+	prompts   = 4096    // different ones
+	deciders  = 64      // each waits for its answer before it asks again, so they are as many as may be late
 	probed    = "probe" // model and worker by which it is seen how soon things are known
 )
 

@@ -11,5 +11,5 @@
 //
 // Concurrency: Start and Close by one goroutine; InProcessConn, once it is started, by any.
 //
-// Cost: some 10 MB of memory, 30 goroutines, and 7 MB of program.
+// Cost: 8 MB of memory, 0.25 s more until the process is ready, and 10 of the program's 38 MB (stripped, amd64).
 package journal
