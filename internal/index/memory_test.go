@@ -98,7 +98,7 @@ func TestSegmentsShrink(t *testing.T) {
 func TestTablesShrink(t *testing.T) {
 	blocks, kept := 400_000, 10
 	if isRace {
-		blocks = 50_000
+		blocks = 150_000
 	}
 	ix := New(Config{})
 	chain := numbered(blocks)
