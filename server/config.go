@@ -178,8 +178,8 @@ type Config struct {
 	// logged or shown.
 	Secret string
 	// DataDir is a folder of this process's own, in which what is known of the fleet and its blocks is kept over a restart:
-	// the server is ready once it has loaded that, and restored workers are STALE until they have spoken. Without NATSURL it has
-	// a log, too, by a NATS server within the process (package internal/journal): what was acknowledged to reporters and
+	// the server is ready once it has loaded that, and restored workers are STALE until they have spoken. Without NATSURL, and
+	// with WithJournal, it has a log, too, by a NATS server within the process: what was acknowledged to reporters and
 	// operators is in it before, and outlives the process however that ends. Empty: nothing is kept.
 	DataDir string
 	// SnapshotInterval is how often all of it is saved; an orderly end saves it once more. What was reported since then is in

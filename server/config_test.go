@@ -17,7 +17,7 @@ func TestDefaultsRun(t *testing.T) {
 			switch f.Name {
 			case "OpsListen", "HTTPListen", "Insecure", "ExpectedWorkers", "DrainDelay", "Reflection", "SlowCall", "Secret", "ShadowPolicy",
 				"ModelNames", "TokenizeURL", "GatewayMaxQueue", "Objectives", "FirstByteIsToken",
-				"TLSCert", "TLSKey", "TLSClientCA", "TLS12", "AccessFile", "MaxRate", "DataDir",
+				"TLSCert", "TLSKey", "TLSClientCA", "TLS12", "AccessFile", "MaxRate", "DataDir", "SnapshotsOnly",
 				"NATSURL", "ReplicaID", "NATSCredentials", "NATSCA", "NATSCert", "NATSKey":
 				continue // zero means none or off
 			}

@@ -243,16 +243,6 @@ func TestOpsPages(t *testing.T) {
 	}
 }
 
-func TestNothingOfOursOnTheDefaultMux(t *testing.T) {
-	up(t, Config{})
-	for _, path := range []string{"/debug/pprof/", "/metrics"} {
-		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
-		if _, pattern := http.DefaultServeMux.Handler(req); pattern != "" {
-			t.Errorf("%s is on the default mux as %q", path, pattern)
-		}
-	}
-}
-
 func TestOpsOnAPortOfItsOwn(t *testing.T) {
 	r := newRig(t, Config{OpsListen: "127.0.0.1:0"})
 	r.serve()

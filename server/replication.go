@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/certs"
-	"github.com/kvoracle/kvoracle/internal/journal"
 	"github.com/kvoracle/kvoracle/internal/replica"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
 )
@@ -29,9 +28,7 @@ func (s *Server) newReplica() (*replica.Node, error) {
 	c := s.cfg.replica()
 	c.Seed = s.printSeed
 	switch {
-	case s.cfg.hasLog():
-		// Twice as much: NATS keeps a file until all of it is trimmed.
-		s.journal = journal.New(journal.Config{Dir: s.cfg.logDir(), MaxBytes: 2 * journalBytes, Log: s.log})
+	case s.journal != nil:
 		c.Server, c.Name, c.LogCopies, c.LogBytes, c.LogAge = s.journal, "self", 1, journalBytes, max(time.Hour, 3*s.cfg.SnapshotInterval)
 	case s.cfg.NATSURL == "":
 		return nil, nil //nolint:nilnil // a nil node stands for a service of one

@@ -47,7 +47,7 @@ func newRigKeepingEnv(t testing.TB, cfg Config, opts ...Option) *rig {
 	t.Helper()
 	r := &rig{t: t, logs: &logBook{}, metrics: metric.NewManualReader(), spans: tracetest.NewSpanRecorder(), ended: make(chan error, 1)}
 	log := slog.New(slog.NewJSONHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	s, err := New(cfg, append([]Option{WithLogger(log), WithMetricReader(r.metrics), WithSpanProcessor(r.spans)}, opts...)...)
+	s, err := New(cfg, append([]Option{WithLogger(log), WithJournal(newJournal), WithMetricReader(r.metrics), WithSpanProcessor(r.spans)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,6 @@ import (
 	"github.com/kvoracle/kvoracle/internal/access"
 	"github.com/kvoracle/kvoracle/internal/certs"
 	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
-	"github.com/kvoracle/kvoracle/internal/journal"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/replica"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
@@ -66,14 +65,14 @@ type Server struct {
 	guard     *guard
 	guests    *guests
 	audit     *auditor
-	certs     *certs.Source    // nil: no TLS
-	natsCerts *certs.Source    // nil: NATS is spoken to as its URL says
-	access    *access.File     // nil: nobody has to say who they are
-	warm      *warm            // nil: nothing is kept over a restart
-	replica   *replica.Node    // nil: this process is the service, and keeps no log
-	journal   *journal.Journal // nil: the log is elsewhere, or nowhere
-	sheds     atomic.Uint64    // calls refused by it and not logged yet
-	reloading sync.Mutex       // one reload at a time; taken before the locks of what is reloaded
+	certs     *certs.Source // nil: no TLS
+	natsCerts *certs.Source // nil: NATS is spoken to as its URL says
+	access    *access.File  // nil: nobody has to say who they are
+	warm      *warm         // nil: nothing is kept over a restart
+	replica   *replica.Node // nil: this process is the service, and keeps no log
+	journal   Journal       // nil: the log is elsewhere, or nowhere
+	sheds     atomic.Uint64 // calls refused by it and not logged yet
+	reloading sync.Mutex    // one reload at a time; taken before the locks of what is reloaded
 
 	mu            sync.Mutex
 	isUsed        bool         // Run, Serve or Close was called
@@ -89,6 +88,18 @@ type options struct {
 	// auth is nil when everybody may call.
 	auth     AuthFunc
 	services []service
+	// journal makes the log of DataDir; nil: there is none.
+	journal func(dir string, maxBytes int64, log *slog.Logger) Journal
+}
+
+// Journal is a NATS server with JetStream within the process, over which the log of Config.DataDir goes.
+type Journal interface {
+	// Start opens its folder. The error says what is wrong with it.
+	Start() error
+	// InProcessConn opens a connection, once it is started.
+	InProcessConn() (net.Conn, error)
+	// Close ends one that was started.
+	Close()
 }
 
 // service is one of the embedder's own.
@@ -102,6 +113,13 @@ func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log
 
 // WithAuth asks f before each call except health checks. Default: everybody who can connect may call.
 func WithAuth(f AuthFunc) Option { return func(o *options) { o.auth = f } }
+
+// WithJournal keeps a log in Config.DataDir, of a NATS server that f makes on a folder. The program kvoracle has one. Default:
+// none, as with Config.SnapshotsOnly, so that who embeds a server does not take NATS's along, which puts profiles on the default
+// mux of net/http.
+func WithJournal(f func(dir string, maxBytes int64, log *slog.Logger) Journal) Option {
+	return func(o *options) { o.journal = f }
+}
 
 // WithService serves a service of the embedder's own on the same port, behind the same interceptors, limits and codec. The
 // desc must name none that the server has itself. It may be given several times.
@@ -147,9 +165,12 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 		printSeed: maphash.MakeSeed(),
 		going:     make(chan struct{}),
 		watch:     newWatcher(tel, o.log, cfg.SlowCall),
-		health:    newBoard(cfg.ExpectedWorkers, cfg.NATSURL != "" || cfg.hasLog(), o.log),
+		health:    newBoard(cfg.ExpectedWorkers, cfg.NATSURL != "" || cfg.hasLog() && o.journal != nil, o.log),
 	}
 	s.current.Store(&s.cfg)
+	if cfg.hasLog() && o.journal != nil {
+		s.journal = o.journal(cfg.logDir(), 2*journalBytes, o.log) // NATS keeps a file until all of it is trimmed
+	}
 	if err := tel.Watch(func() oracle.Stats { return s.oracle.Stats(time.Now()) }); err != nil {
 		return nil, errors.Join(err, tel.Shutdown(context.Background()))
 	}

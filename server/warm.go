@@ -40,7 +40,7 @@ func (s *Server) openWarm() (*warm, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server: DataDir: %w", err)
 	}
-	if !s.cfg.hasLog() { // one that was kept there before would be older than what is saved from now on
+	if s.journal == nil { // one that was kept there before would be older than what is saved from now on
 		if err := os.RemoveAll(s.cfg.logDir()); err != nil {
 			return nil, errors.Join(fmt.Errorf("server: DataDir: %w", err), dir.Close())
 		}

@@ -2,12 +2,15 @@ package server
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvoracle/kvoracle/internal/journal"
 
 	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
@@ -65,6 +68,11 @@ func (r *rig) held(name string) *kvoraclev1.Worker {
 		}
 	}
 	return nil
+}
+
+// newJournal is what the program takes.
+func newJournal(dir string, maxBytes int64, log *slog.Logger) Journal {
+	return journal.New(journal.Config{Dir: dir, MaxBytes: maxBytes, Log: log})
 }
 
 // comes asks again until it is so, or a minute is over. Each try is a call, so nobody spins.
@@ -234,7 +242,7 @@ func TestALogThatCannotBeOpenedIsNamed(t *testing.T) {
 	if err := os.WriteFile(cfg.logDir(), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(cfg)
+	s, err := New(cfg, WithJournal(newJournal))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"go.opentelemetry.io/otel"
 
+	"github.com/kvoracle/kvoracle/internal/journal"
 	"github.com/kvoracle/kvoracle/server"
 )
 
@@ -57,9 +58,14 @@ func run(ctx context.Context, hangups <-chan os.Signal, args []string, env looku
 	return 0
 }
 
+// newJournal is where the log of --data-dir is.
+func newJournal(dir string, maxBytes int64, log *slog.Logger) server.Journal {
+	return journal.New(journal.Config{Dir: dir, MaxBytes: maxBytes, Log: log})
+}
+
 func serve(ctx context.Context, follow *rereader, hangups <-chan os.Signal, stdout io.Writer) error {
 	set := follow.now
-	s, err := server.New(set.Config, server.WithLogger(follow.log)) //nolint:contextcheck // what it builds outlives ctx by its last export
+	s, err := server.New(set.Config, server.WithLogger(follow.log), server.WithJournal(newJournal)) //nolint:contextcheck // what it builds outlives ctx by its last export
 	if err != nil {
 		return err
 	}
