@@ -69,7 +69,7 @@ func (o *Oracle) OpenBlocks(h *Hello, now time.Time) (*BlockSession, Accepted, e
 			f.awaiting = true
 		}
 	case f.awaiting:
-		// Still owed from before the cut.
+		f.unanswered = time.Time{} // still owed from before the cut, and asked for with the answer to this hello
 	case h.NextSequence <= f.applied && !h.IsReplayed:
 		// It does not remember what it has sent: the numbering began again.
 		f.await(ResyncRenumbered)
@@ -182,6 +182,7 @@ func (s *BlockSession) Batch(seq, fingerprint uint64, ops []Op, now time.Time) (
 	case f.awaiting || f.building != nil:
 		d.IgnoredBatches++
 		refusals = wholeBatch(seq, RefusalAwaitingSnapshot, "batch: a snapshot is awaited")
+		resync = f.askAgain(now)
 	case seq == f.applied+1:
 		var reason ResyncReason
 		refusals, reason = s.apply(f.ledger, f.names, &f.isCut, seq, ops, &d)
@@ -310,7 +311,10 @@ func (s *BlockSession) Digest(seq uint64, tier fleet.Tier, want index.Digest, no
 	var d BlockCounters
 	var resync *Resync
 	switch {
-	case f.awaiting || f.building != nil || seq < f.applied:
+	case f.awaiting || f.building != nil:
+		d.DigestsSkipped++
+		resync = f.askAgain(now)
+	case seq < f.applied:
 		d.DigestsSkipped++
 	case seq > f.applied:
 		d.Gaps++

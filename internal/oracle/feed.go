@@ -40,7 +40,9 @@ type feed struct {
 	hasGroup    bool   // false: no stream yet, or restored from a file that does not say it
 	applied     uint64 // highest batch applied in this incarnation
 	awaiting    bool   // a snapshot was asked for
-	doubtful    bool   // whoever reports has said that it may be wrong
+	// unanswered is when the first message came since, none of a snapshot; zero: none has.
+	unanswered time.Time
+	doubtful   bool // whoever reports has said that it may be wrong
 	// isMistrusted: whoever passes the reports on is not heard; see BlockSession.Mistrust.
 	isMistrusted bool
 	// isUnverified: it was restored, and its reporter has not yet confirmed all of it; that is so from batch completeAt on.
@@ -87,10 +89,29 @@ type signs struct {
 
 // await stops applying until a snapshot comes.
 func (f *feed) await(reason ResyncReason) *Resync {
-	f.awaiting = true
+	f.awaiting, f.unanswered = true, time.Time{}
 	f.o.obs.Resync(reason)
 	return &Resync{Reason: reason, Expected: f.applied + 1}
 }
+
+// askAgain asks a second time for a snapshot that has not begun though other messages come: the reporter may believe that it
+// has answered, and would for ever be believed no more. Whatever was on its way at the first time has come long since.
+func (f *feed) askAgain(now time.Time) *Resync {
+	switch {
+	case f.building != nil:
+		return nil
+	case f.unanswered.IsZero():
+		f.unanswered = now
+		return nil
+	case now.Sub(f.unanswered) < unansweredMost:
+		return nil
+	default:
+		return f.await(ResyncBadSnapshot)
+	}
+}
+
+// unansweredMost is how long a reporter may go on with other messages when it was asked for a snapshot.
+const unansweredMost = time.Minute
 
 // newView makes an empty view, to be filled aside. Names are copies of the block they stand for, so a ledger that is filled
 // by names counts.

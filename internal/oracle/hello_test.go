@@ -2,10 +2,12 @@ package oracle
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
 )
 
 // TestRefusedHelloChangesNothing: whatever a hello contradicts, nothing of it is kept, neither what it says besides nor the
@@ -88,4 +90,41 @@ func TestRanksNeedNotSpeakAlike(t *testing.T) {
 	if _, _, err := o.OpenBlocks(&other, t0); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestASnapshotThatNeverBeginsIsAskedForAgain: a reporter that goes on as if it had answered is asked again, a minute after the
+// first message since, and each minute after that; one that answers is left in peace.
+func TestASnapshotThatNeverBeginsIsAskedForAgain(t *testing.T) {
+	o := New(Config{}, nil)
+	s, acc := hello(t, o, Hello{Incarnation: 1, NextSequence: 5}, t0)
+	if !acc.SnapshotRequired {
+		t.Fatalf("accepted %+v, want a snapshot to be required", acc)
+	}
+	seq := uint64(4)
+	batch := func(after time.Duration, want bool) {
+		t.Helper()
+		seq++
+		ack, err := s.Batch(seq, seq, nil, t0.Add(after))
+		if err != nil || (ack.Resync != nil) != want || want && ack.Resync.Reason != ResyncBadSnapshot {
+			t.Errorf("after %v: %+v, %v, want to be asked again: %v", after, ack.Resync, err, want)
+		}
+	}
+	batch(10*time.Minute, false) // may have been on its way
+	batch(10*time.Minute+59*time.Second, false)
+	batch(11*time.Minute, true)
+	batch(11*time.Minute+time.Second, false)
+	digest, err := s.Digest(seq, fleet.Device, index.Digest{}, t0.Add(12*time.Minute+time.Second))
+	if err != nil || digest.Resync == nil || digest.Counters.DigestsSkipped != 1 {
+		t.Errorf("a digest a minute later: %+v, %v, want to be asked again", digest, err)
+	}
+	if _, err := s.SnapshotBegin(seq, t0.Add(13*time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if ack, err := s.Batch(seq, seq, nil, t0.Add(20*time.Minute)); err != nil || ack.Resync != nil {
+		t.Errorf("a slow snapshot: %+v, %v, want to wait for it", ack.Resync, err)
+	}
+	if ack, err := s.SnapshotEnd(0, t0.Add(20*time.Minute)); err != nil || ack.Awaiting {
+		t.Errorf("its end: %+v, %v", ack, err)
+	}
+	batch(30*time.Minute, false)
 }

@@ -21,6 +21,9 @@ func (w *world) afterBatch(c *conn, m *message, ack *oracle.Ack) {
 		}
 		return
 	}
+	if seen.isOwed && c.building == nil {
+		w.whileOwed(c, ack)
+	}
 	if seen.isOwed || c.building != nil || m.seq != seen.applied+1 {
 		return // the ack must say that nothing was applied
 	}
@@ -34,6 +37,23 @@ func (w *world) afterBatch(c *conn, m *message, ack *oracle.Ack) {
 		w.fail("%v: after batch %d the oracle was told something else than the engine held", r, m.seq)
 	}
 	seen.isSuspect = !isTrue
+}
+
+// whileOwed holds it against the protocol whether a message that is of no snapshot, while one is owed, makes the oracle ask
+// again: a minute after the first such message.
+func (w *world) whileOwed(c *conn, ack *oracle.Ack) {
+	r, seen := c.by.r, &c.by.r.seen
+	want := !seen.ignored.IsZero() && w.now.Sub(seen.ignored) >= time.Minute
+	if got := ack.Resync != nil; got != want || got && ack.Resync.Reason != oracle.ResyncBadSnapshot {
+		w.fail("%v: asked again: %v, want %v, %v after the first message since", r, got, want, w.now.Sub(seen.ignored))
+	}
+	switch {
+	case want:
+		r.causes++ // it may be on its way, but not for so long
+		w.count.again++
+	case seen.ignored.IsZero():
+		seen.ignored = w.now
+	}
 }
 
 // afterSnapshot puts the new view in the place of the old one, whole or not at all.
@@ -76,6 +96,10 @@ func (w *world) afterSnapshot(c *conn, m *message, ack *oracle.Ack) {
 // afterDigest holds the verdict against the twin's.
 func (w *world) afterDigest(c *conn, m *message, ack *oracle.Ack) {
 	seen := &c.by.r.seen
+	if seen.isOwed && c.building == nil {
+		w.whileOwed(c, ack)
+		return
+	}
 	want := oracle.ResyncNone
 	if told := seen.told.state(); !seen.isOwed && c.building == nil {
 		switch {

@@ -161,6 +161,7 @@ func (w *world) invalidate(x *worker) {
 	for _, r := range x.ranks {
 		if seen := &r.seen; seen.isKnown {
 			seen.told, seen.isShown, seen.isOwed = contents{isCounted: seen.told.isCounted, by: seen.told.by}, false, true
+			seen.ignored = time.Time{}
 			r.causes++
 			r.asked++
 		}

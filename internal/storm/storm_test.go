@@ -81,7 +81,9 @@ func (w *world) calm() {
 			return
 		}
 		before := w.count.restored
-		w.tick(time.Second)
+		if w.tick(time.Second); n >= rounds/2 {
+			w.tick(time.Minute) // somebody believes to have answered: it is asked again
+		}
 		if isQuiet++; w.count.restored > before {
 			isQuiet = 0
 		}
@@ -270,6 +272,10 @@ func run(seed uint64, log func(string, ...any)) *world {
 	return w
 }
 
+// lateSeeds have failed once and lie beyond those that are always run: 1758 loses all of a snapshot, which was then awaited
+// for ever.
+var lateSeeds = []uint64{1758}
+
 func TestStorm(t *testing.T) {
 	if *seedFlag != 0 {
 		if w := run(*seedFlag, t.Logf); w.err != nil {
@@ -285,8 +291,11 @@ func TestStorm(t *testing.T) {
 		storms = *stormsFlag
 	}
 	var all tally
-	for seed := range uint64(storms) {
-		seed++ // 0 means none
+	for n := range uint64(storms) + uint64(len(lateSeeds)) {
+		seed := n + 1 // 0 means none
+		if i := n - uint64(storms); n >= uint64(storms) {
+			seed = lateSeeds[i]
+		}
 		w := run(seed, nil)
 		all.add(&w.count)
 		if w.err == nil {
@@ -315,7 +324,7 @@ func (a *tally) check(t *testing.T) {
 	if a.partial == 0 || a.evicted == 0 || a.restored == 0 || a.doubted == 0 {
 		t.Errorf("no index was too small: %+v", a)
 	}
-	if a.fresh == 0 || a.stale == 0 || a.resyncs == 0 || a.snapshots == 0 || a.found == 0 || a.copies == 0 || a.late == 0 || a.voided == 0 || a.unbegun == 0 || a.repeats == 0 {
+	if a.fresh == 0 || a.stale == 0 || a.resyncs == 0 || a.snapshots == 0 || a.found == 0 || a.copies == 0 || a.late == 0 || a.voided == 0 || a.unbegun == 0 || a.repeats == 0 || a.again == 0 {
 		t.Errorf("something never happened: %+v", a)
 	}
 }
@@ -359,4 +368,5 @@ func (a *tally) add(b *tally) {
 	a.evicted += b.evicted
 	a.restored += b.restored
 	a.doubted += b.doubted
+	a.again += b.again
 }

@@ -97,6 +97,8 @@ type shadow struct {
 	told      contents
 	isShown   bool // it has a view
 	isOwed    bool // it has asked for a snapshot that has not come
+	// ignored is when the first message came since then that was of no snapshot; zero: none has.
+	ignored   time.Time
 	applied   uint64
 	isSuspect bool // told is not a state the engine ever had: an injected fault that only a digest can find
 	isOpen    bool

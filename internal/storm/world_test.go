@@ -55,6 +55,7 @@ type tally struct {
 	evicted            int            // blocks given up
 	restored           int            // snapshots asked for because there was room again
 	doubted            int            // snapshots asked for because a digest differed while blocks had been given up
+	again              int            // snapshots asked for a second time, since none had come
 }
 
 func newWorld(seed uint64, log func(string, ...any)) *world {
@@ -225,7 +226,7 @@ func (w *world) asked(c *conn, q *oracle.Resync) {
 	if r.seen.isOwed && q.Reason != oracle.ResyncBadSnapshot {
 		w.fail("%v: asked for a snapshot (%v) while one was owed", r, q.Reason)
 	}
-	r.seen.isOwed = true
+	r.seen.isOwed, r.seen.ignored = true, time.Time{}
 }
 
 // hello opens the session at the oracle.
@@ -281,6 +282,7 @@ func (w *world) hello(c *conn, m *message) {
 			seen.isOwed = true
 			r.asked++
 		}
+		seen.ignored = time.Time{}
 	}
 	w.say("  accepted: %+v", acc)
 	if acc.SnapshotRequired != seen.isOwed || acc.ResumeFrom != seen.applied+1 {
@@ -424,7 +426,7 @@ func (w *world) askedBack() {
 			if q.Reason != oracle.ResyncCapacity || w.limit == 0 || r.seen.isOwed || c.building != nil {
 				w.fail("%v: asked for a snapshot (%v) out of nowhere", r, q.Reason)
 			}
-			r.seen.isOwed = true
+			r.seen.isOwed, r.seen.ignored = true, time.Time{}
 			r.causes++
 			r.asked++
 			w.count.restored++

@@ -252,7 +252,8 @@ const (
 	ResyncReason_RESYNC_REASON_DIGEST_MISMATCH ResyncReason = 3
 	// More orphans than are kept.
 	ResyncReason_RESYNC_REASON_ORPHANS_FULL ResyncReason = 4
-	// A snapshot was refused: its count did not match, a later batch came before its end, or its end without its beginning.
+	// A snapshot was refused: its count did not match, a later batch came before its end, or its end without its beginning; or
+	// none has begun a minute after it was asked for, and other messages have come.
 	ResyncReason_RESYNC_REASON_BAD_SNAPSHOT ResyncReason = 5
 	// An operator asked for it.
 	ResyncReason_RESYNC_REASON_OPERATOR ResyncReason = 6
@@ -2225,7 +2226,8 @@ func (x *BlocksAck) GetSnapshotRequired() bool {
 	return false
 }
 
-// ResyncRequest asks for a snapshot. Sent once per cause; nothing else is applied until it comes.
+// ResyncRequest asks for a snapshot. Sent once per cause, and again each minute in which other messages come and no
+// snapshot begins; nothing else is applied until it comes.
 type ResyncRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why.
