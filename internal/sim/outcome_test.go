@@ -7,6 +7,9 @@ import (
 	"math"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/policy"
 )
@@ -152,4 +155,77 @@ func TestTheIterationUnderWayIsWhatInformedKnowsMore(t *testing.T) {
 			t.Errorf("%s: %.4f s where the phase is hidden, %.4f s where it is not: it does not matter here", name, hidden, informed)
 		}
 	}
+}
+
+// What the sample shows with room to spare, whatever the speed.
+func TestSampleTellsChoosersApart(t *testing.T) {
+	tr := mustSample(t)
+	for _, speed := range []float64{1, 2} {
+		o := eight()
+		o.Speed = speed
+		rr := mustRun(t, tr, RoundRobin(), o)
+		least := mustRun(t, tr, LeastLoaded(), o)
+		stuck := mustRun(t, tr, sticky{}, o)
+		for _, r := range []Result{rr, least, stuck} {
+			if r.N != SampleRequests-SampleRequests/5 || r.Refused != 0 {
+				t.Errorf("%d measured, %d refused", r.N, r.Refused)
+			}
+			if !(r.CachedShare > 0.02 && r.CachedShare < 0.5) || !(r.Utilisation > 0 && r.Utilisation <= 1) || !(r.Imbalance >= 1 && r.Imbalance < 8) {
+				t.Errorf("implausible: %+v", r)
+			}
+		}
+		if stuck.CachedShare < 2*rr.CachedShare {
+			t.Errorf("sticky serves %.3f from the cache, round robin %.3f", stuck.CachedShare, rr.CachedShare)
+		}
+		if least.TTFT.Mean > 0.9*rr.TTFT.Mean {
+			t.Errorf("mean TTFT of least loaded %.3f, of round robin %.3f", least.TTFT.Mean, rr.TTFT.Mean)
+		}
+	}
+}
+
+// What each rule knows shows, with room to spare.
+func TestRulesOnTheSample(t *testing.T) {
+	tr := mustSample(t)
+	run := func(c Chooser) Result {
+		o := RunOptions{Options: Options{Engines: 8, BlockSize: 512}, Speed: 2.3, Warmup: 0.2}
+		return mustRun(t, tr, c, o)
+	}
+	with := func(name string, o RouterOptions) Result {
+		p, ok := policy.ByName(name)
+		if !ok {
+			t.Fatal(name)
+		}
+		return run(NewRouter(p, o))
+	}
+	informed := run(NewInformed())
+	ours := with("least_time", RouterOptions{})
+	least := with("least_loaded", RouterOptions{})
+	robin := run(RoundRobin())
+	if !(ours.TTFT.Mean < 1.1*informed.TTFT.Mean && informed.TTFT.Mean < 0.8*least.TTFT.Mean && least.TTFT.Mean < 0.8*robin.TTFT.Mean) {
+		t.Errorf("mean TTFT: informed %v, least_time %v, least loaded %v, round robin %v",
+			informed.TTFT.Mean, ours.TTFT.Mean, least.TTFT.Mean, robin.TTFT.Mean)
+	}
+	again := with("least_time", RouterOptions{})
+	if d := cmp.Diff(ours, again); d != "" {
+		t.Errorf("the same run differs:\n%s", d)
+	}
+}
+
+// A chooser of one's own, which keeps conversations where their first 1,024 tokens are.
+func ExampleRun() {
+	trace, err := Sample()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	trace.Requests = trace.Requests[:1000]
+	k := block.Identity{Model: "sim-8b", BlockSize: 64}.Keyspace()
+	o := RunOptions{Options: Options{Engines: 8, BlockSize: 64, Keyspace: k}, Warmup: 0.2}
+	spread, _ := Run(trace, RoundRobin(), o)
+	stay, _ := Run(trace, sticky{}, o)
+	fmt.Println(spread.N, "requests measured")
+	fmt.Println("more from the cache:", stay.CachedShare > spread.CachedShare)
+	// Output:
+	// 800 requests measured
+	// more from the cache: true
 }

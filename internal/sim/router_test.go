@@ -215,31 +215,3 @@ func (p *probed) submitted(j *Job) {
 	p.Informed.submitted(j)
 	p.after(j)
 }
-
-// What each rule knows shows, with room to spare.
-func TestRulesOnTheSample(t *testing.T) {
-	tr := mustSample(t)
-	run := func(c Chooser) Result {
-		o := RunOptions{Options: Options{Engines: 8, BlockSize: 512}, Speed: 2.3, Warmup: 0.2}
-		return mustRun(t, tr, c, o)
-	}
-	with := func(name string, o RouterOptions) Result {
-		p, ok := policy.ByName(name)
-		if !ok {
-			t.Fatal(name)
-		}
-		return run(NewRouter(p, o))
-	}
-	informed := run(NewInformed())
-	ours := with("least_time", RouterOptions{})
-	least := with("least_loaded", RouterOptions{})
-	robin := run(RoundRobin())
-	if !(ours.TTFT.Mean < 1.1*informed.TTFT.Mean && informed.TTFT.Mean < 0.8*least.TTFT.Mean && least.TTFT.Mean < 0.8*robin.TTFT.Mean) {
-		t.Errorf("mean TTFT: informed %v, least_time %v, least loaded %v, round robin %v",
-			informed.TTFT.Mean, ours.TTFT.Mean, least.TTFT.Mean, robin.TTFT.Mean)
-	}
-	again := with("least_time", RouterOptions{})
-	if d := cmp.Diff(ours, again); d != "" {
-		t.Errorf("the same run differs:\n%s", d)
-	}
-}

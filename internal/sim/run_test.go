@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -15,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/kvoracle/kvoracle/internal/block"
 )
 
 // sticky sends prompts that begin with the same 1,024 tokens to the same engine.
@@ -91,32 +89,6 @@ func TestSampleIsTheFileDescribed(t *testing.T) {
 	}
 	if want := hex.EncodeToString(sum.Sum(nil)); !strings.Contains(string(readme), want) {
 		t.Errorf("sample/README.md does not name SHA-256 %s", want)
-	}
-}
-
-// What the sample shows with room to spare, whatever the speed.
-func TestSampleTellsChoosersApart(t *testing.T) {
-	tr := mustSample(t)
-	for _, speed := range []float64{1, 2} {
-		o := eight()
-		o.Speed = speed
-		rr := mustRun(t, tr, RoundRobin(), o)
-		least := mustRun(t, tr, LeastLoaded(), o)
-		stuck := mustRun(t, tr, sticky{}, o)
-		for _, r := range []Result{rr, least, stuck} {
-			if r.N != SampleRequests-SampleRequests/5 || r.Refused != 0 {
-				t.Errorf("%d measured, %d refused", r.N, r.Refused)
-			}
-			if !(r.CachedShare > 0.02 && r.CachedShare < 0.5) || !(r.Utilisation > 0 && r.Utilisation <= 1) || !(r.Imbalance >= 1 && r.Imbalance < 8) {
-				t.Errorf("implausible: %+v", r)
-			}
-		}
-		if stuck.CachedShare < 2*rr.CachedShare {
-			t.Errorf("sticky serves %.3f from the cache, round robin %.3f", stuck.CachedShare, rr.CachedShare)
-		}
-		if least.TTFT.Mean > 0.9*rr.TTFT.Mean {
-			t.Errorf("mean TTFT of least loaded %.3f, of round robin %.3f", least.TTFT.Mean, rr.TTFT.Mean)
-		}
 	}
 }
 
@@ -335,23 +307,4 @@ func BenchmarkReadAndHashSample(b *testing.B) {
 			r.Chain(testKeyspace, 64)
 		}
 	}
-}
-
-// A chooser of one's own, which keeps conversations where their first 1,024 tokens are.
-func ExampleRun() {
-	trace, err := Sample()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	trace.Requests = trace.Requests[:1000]
-	k := block.Identity{Model: "sim-8b", BlockSize: 64}.Keyspace()
-	o := RunOptions{Options: Options{Engines: 8, BlockSize: 64, Keyspace: k}, Warmup: 0.2}
-	spread, _ := Run(trace, RoundRobin(), o)
-	stay, _ := Run(trace, sticky{}, o)
-	fmt.Println(spread.N, "requests measured")
-	fmt.Println("more from the cache:", stay.CachedShare > spread.CachedShare)
-	// Output:
-	// 800 requests measured
-	// more from the cache: true
 }
