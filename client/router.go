@@ -123,13 +123,20 @@ func (r *Router) Route(ctx context.Context, req Request) (Decision, error) {
 	case errors.Is(ctx.Err(), context.Canceled):
 		r.breaker.neither(probe)
 		return Decision{}, ctx.Err()
-	case ctx.Err() != nil || !blame:
+	case isLate(ctx, now) || !blame:
 		// The caller gave it less time than the timeout, or a message too large: not a sign of an oracle in trouble.
 		r.breaker.neither(probe)
 	default:
 		r.breaker.failure(now, probe, e.retryAfter)
 	}
 	return r.fallback(&req, reason, e)
+}
+
+// isLate reports whether a context is done, or is about to be: the oracle knows the caller's deadline too, and its word that this
+// has passed may be here before the context's own timer has run.
+func isLate(ctx context.Context, now time.Time) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !now.Before(deadline)
 }
 
 // ask puts the question, by a stream if one is up. It may wait that long at the oracle.
