@@ -138,9 +138,7 @@ func (h *history) get(id load.DecisionID) *Answer {
 	if m == nil {
 		return nil
 	}
-	a := new(Answer)
-	m.tell(a, h.lease)
-	return a
+	return h.tell(m, new(Answer))
 }
 
 // add remembers a decision made from w; p is that of a pair, or nil.
@@ -151,7 +149,7 @@ func (h *history) add(a *Answer, w *work, p *pairing) {
 		cands = min(cands, h.most)
 	}
 	m := h.place(a.Decision)
-	m.note(a, w)
+	m.note(a, w, p != nil)
 	m.first, m.cands, m.excluded = h.wrote, int32(cands), int32(excluded)
 	for _, i := range w.choice.Order[:cands] {
 		k := h.next()
@@ -166,7 +164,7 @@ func (h *history) add(a *Answer, w *work, p *pairing) {
 }
 
 // note writes a decision over an older one.
-func (m *remembered) note(a *Answer, w *work) {
+func (m *remembered) note(a *Answer, w *work, isPair bool) {
 	best := &w.targets[w.picks[w.choice.Best]]
 	m.id, m.more, m.worker, m.target, m.rank = a.Decision, nil, best.worker, best.id, int32(best.rank)
 	m.held, m.usable = few(&a.Matched), few(&a.Usable)
@@ -174,7 +172,7 @@ func (m *remembered) note(a *Answer, w *work) {
 	m.decidedAt, m.model, m.requestID, m.policy, m.freed, m.asked = a.DecidedAt, a.Model, a.RequestID, a.Policy, a.freed, a.asked
 	m.candidates, m.blocks, m.load, m.reason, m.session, m.isText = int32(a.Candidates), a.Blocks, a.Load, a.Reason, a.Session, a.IsText
 	m.numAlternatives = 0
-	if a.Prefill != nil || a.Shadow != nil || a.Goals.IsSet() || a.Position > 0 || len(a.Alternatives) > fewAlternatives {
+	if isPair || a.Shadow != nil || a.Goals.IsSet() || a.Position > 0 || len(a.Alternatives) > fewAlternatives {
 		m.more = new(Answer)
 		*m.more = *a
 		m.more.Rows, m.more.Alternatives = nil, slices.Clone(a.Alternatives)
@@ -187,13 +185,13 @@ func (m *remembered) note(a *Answer, w *work) {
 	}
 }
 
-// tell is the answer that was remembered, put into a.
-func (m *remembered) tell(a *Answer, lease time.Duration) {
+// tell puts the answer that was remembered into a.
+func (h *history) tell(m *remembered, a *Answer) *Answer {
 	room := a.Alternatives[:0]
 	if m.more != nil {
 		*a = *m.more
 		a.Alternatives = append(room, a.Alternatives...)
-		return
+		return a
 	}
 	for i := range m.alternatives[:m.numAlternatives] {
 		x := &m.alternatives[i]
@@ -202,9 +200,10 @@ func (m *remembered) tell(a *Answer, lease time.Duration) {
 	*a = Answer{
 		Decision: m.id, Target: refTo(m.worker, m.target, m.rank), Matched: many(&m.held), Usable: many(&m.usable),
 		PromptTokens: m.promptTokens, IsText: m.isText, TTFT: m.ttft, Alternatives: room, Blocks: m.blocks, Load: m.load,
-		Policy: m.policy, Reason: m.reason, Candidates: int(m.candidates), Uncached: m.uncached, Terms: m.terms, Lease: lease,
+		Policy: m.policy, Reason: m.reason, Candidates: int(m.candidates), Uncached: m.uncached, Terms: m.terms, Lease: h.lease,
 		Session: m.session, DecidedAt: m.decidedAt, Model: m.model, RequestID: m.requestID, freed: m.freed, asked: m.asked,
 	}
+	return a
 }
 
 // start is the booking of who prefills; 0: there is none.
@@ -233,13 +232,6 @@ func few(t *TierTokens) (out [fleet.NumTiers]int32) {
 		out[i] = int32(n)
 	}
 	return out
-}
-
-func total(t *[fleet.NumTiers]int32) (n int) {
-	for _, v := range t {
-		n += int(v)
-	}
-	return n
 }
 
 func many(t *[fleet.NumTiers]int32) (out TierTokens) {
@@ -300,7 +292,7 @@ func (h *history) explain(id load.DecisionID) (a *Answer, cands int) {
 	if m == nil {
 		return nil, 0
 	}
-	a = h.get(id)
+	a = h.tell(m, new(Answer))
 	if a.Rows = h.rows(m); a.Rows != nil {
 		cands = int(m.cands)
 	}

@@ -3,6 +3,7 @@ package oracle
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func TestWhatIsRememberedIsWhatWasSaid(t *testing.T) {
 		if seed%2 == 0 {
 			for i, name := range v.names {
 				s := v.specs[name]
-				s.Roles = []fleet.Roles{fleet.Prefill, fleet.Decode}[i%2]
+				s.Roles = []fleet.Roles{fleet.Prefill, fleet.Decode | fleet.Aggregated, fleet.Decode}[i%3]
 				v.specs[name] = s
 			}
 		}
@@ -70,7 +71,7 @@ func TestWhatIsRememberedIsWhatWasSaid(t *testing.T) {
 				met["repeated"]++
 			}
 			for what, isSo := range map[string]bool{
-				"pair": a.Prefill != nil, "goal": a.Goals.IsSet(), "shadow": a.Shadow != nil, "text": a.IsText, "many": len(a.Alternatives) > fewAlternatives,
+				"pair": a.Prefill != nil, "pair that may be one": a.Prefill == nil && slices.ContainsFunc(a.Alternatives, func(x Alternative) bool { return x.Prefill != nil }), "goal": a.Goals.IsSet(), "shadow": a.Shadow != nil, "text": a.IsText, "many": len(a.Alternatives) > fewAlternatives,
 				"few": len(a.Alternatives) == fewAlternatives, "plain": v.o.history.find(a.Decision).more == nil,
 			} {
 				if isSo {
@@ -84,7 +85,7 @@ func TestWhatIsRememberedIsWhatWasSaid(t *testing.T) {
 			}
 		}
 	}
-	for _, need := range []string{"repeated", "pair", "goal", "shadow", "text", "many", "few", "plain"} {
+	for _, need := range []string{"repeated", "pair", "pair that may be one", "goal", "shadow", "text", "many", "few", "plain"} {
 		if met[need] < 8 {
 			t.Errorf("%q was met %d times: the questions do not exercise it", need, met[need])
 		}

@@ -185,8 +185,8 @@ func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 
 // computed notes that a target has a prompt in its cache now.
 func (o *Oracle) computed(id DecisionID, a *remembered, now time.Time) {
-	f := o.feed(a.target)
-	if f == nil || f.isReporting() && !a.isText {
+	f := o.guessed(a)
+	if f == nil {
 		return
 	}
 	if booking, ok := o.load.Lookup(id); ok && booking.Target == a.target {
@@ -194,11 +194,19 @@ func (o *Oracle) computed(id DecisionID, a *remembered, now time.Time) {
 	}
 }
 
+// guessed is the feed of a decision's target if what that holds of such prompts is guessed; else nil.
+func (o *Oracle) guessed(a *remembered) *feed {
+	if f := o.feed(a.target); f != nil && (a.isText || !f.isReporting()) {
+		return f
+	}
+	return nil
+}
+
 // left notes that a request is presumed to have ended on a target that does not report: what it has there is used no more
 // and goes when its turn comes. Of who reports what is gone it is known when it goes.
 func (o *Oracle) left(id DecisionID, a *remembered, now time.Time) {
-	f := o.feed(a.target)
-	if f == nil || f.isReporting() && !a.isText {
+	f := o.guessed(a)
+	if f == nil {
 		return
 	}
 	f.learn(o.guesses.believed(id), a.form(), now)
@@ -219,9 +227,9 @@ func (o *Oracle) outcome(f *feed, a *remembered, e *Event, now time.Time) {
 	if cached := a.cached(e); cached >= 0 {
 		switch a.blocks {
 		case Fresh, Partial:
-			f.judge(total(&a.usable), cached, a.freed, w.BlockSize)
+			f.judge(many(&a.usable).Total(), cached, a.freed, w.BlockSize)
 		case Approximate:
-			f.correct(chain, a.form(), min(total(&a.held), block.Usable(a.promptTokens, w.BlockSize)*w.BlockSize), cached, w.BlockSize)
+			f.correct(chain, a.form(), min(many(&a.held).Total(), block.Usable(a.promptTokens, w.BlockSize)*w.BlockSize), cached, w.BlockSize)
 		case Silent, Warming, Stale:
 		}
 		if !a.isText {

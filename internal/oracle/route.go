@@ -183,8 +183,7 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 					return nil, Fault(FailedPrecondition, ReasonRequestIDTaken, "request_id", strconv.Quote(r.RequestID),
 						"another request of that name is under way; want a name that no other request has")
 				}
-				a := r.room()
-				m.tell(a, o.history.lease)
+				a := o.history.tell(m, r.room())
 				if r.Explain {
 					a.Rows = o.history.rows(m)
 				}
