@@ -135,13 +135,21 @@ func (s *BlockSession) Close(now time.Time) {
 	f := s.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if s.end(now) {
+		f.sign()
+	}
+}
+
+// end ends the session if it was not kicked, as one whose stream was lost at a moment. The feed is locked.
+func (s *BlockSession) end(lost time.Time) bool {
+	f := s.f
 	if f.session != s {
-		return
+		return false
 	}
 	f.kick(Fault(Aborted, ReasonSuperseded, "", "", "the session is closed"))
-	f.lostAt = now
+	f.lostAt = lost
 	f.dropSnapshot()
-	f.sign()
+	return true
 }
 
 // own locks the feed if the session still has it.

@@ -120,16 +120,13 @@ func (s *BlockSession) Rest(last, now time.Time) {
 	f := s.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.session != s {
-		return
-	}
-	f.kick(Fault(Aborted, ReasonSuperseded, "", "", "the session is closed"))
-	f.dropSnapshot()
 	if lost := now.Add(-f.o.cfg.WorkerLease - time.Second); last.Before(lost) {
 		last = lost // LOST at once, and forgotten no sooner than others
 	} else if last.After(now) {
 		last = now // the clock was set back
 	}
-	f.lostAt, f.isUnverified = last, true
-	f.sign()
+	if s.end(last) {
+		f.isUnverified = true
+		f.sign()
+	}
 }

@@ -73,20 +73,11 @@ func (n *Node) followOnce(ctx context.Context) error {
 		return err
 	}
 	from := n.take(info)
-	consumer, err := s.CreateConsumer(asked, jetstream.ConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from, AckPolicy: jetstream.AckNonePolicy,
-		MemoryStorage: true, Replicas: 1, InactiveThreshold: 30 * time.Second,
-	})
+	messages, stop, err := n.messages(asked, s, from)
 	if err != nil {
-		return fmt.Errorf("replica: the log: %w", err)
+		return err
 	}
-	defer n.dropConsumer(ctx, s, consumer.CachedInfo().Name)
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(1000), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(3*time.Second),
-		jetstream.WithMessagesErrOnMissingHeartbeat(true))
-	if err != nil {
-		return fmt.Errorf("replica: the log: %w", err)
-	}
-	defer messages.Stop()
+	defer stop()
 	n.following.Store(true)
 	wake(n.todo)
 	n.askForAll()
@@ -105,6 +96,28 @@ func (n *Node) followOnce(ctx context.Context) error {
 			return errors.Join(err, <-watched)
 		}
 	}
+}
+
+// messages reads the log from a position on, until stop.
+func (n *Node) messages(ctx context.Context, s jetstream.Stream, from uint64) (_ jetstream.MessagesContext, stop func(), _ error) {
+	consumer, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from, AckPolicy: jetstream.AckNonePolicy,
+		MemoryStorage: true, Replicas: 1, InactiveThreshold: 30 * time.Second,
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("replica: the log: %w", err)
+	}
+	name := consumer.CachedInfo().Name
+	messages, err := consumer.Messages(jetstream.PullMaxMessages(1000), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(3*time.Second),
+		jetstream.WithMessagesErrOnMissingHeartbeat(true))
+	if err != nil {
+		n.dropConsumer(ctx, s, name)
+		return nil, nil, fmt.Errorf("replica: the log: %w", err)
+	}
+	return messages, func() {
+		messages.Stop()
+		n.dropConsumer(ctx, s, name)
+	}, nil
 }
 
 // dropConsumer spares NATS to find out that nobody reads.

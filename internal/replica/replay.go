@@ -116,20 +116,11 @@ func (n *Node) readLog(ctx context.Context) (from, last uint64, err error) {
 func (n *Node) readOn(ctx context.Context, s jetstream.Stream, from, to uint64) error {
 	asked, done := context.WithTimeout(ctx, n.cfg.natsWait)
 	defer done()
-	consumer, err := s.CreateConsumer(asked, jetstream.ConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from, AckPolicy: jetstream.AckNonePolicy,
-		MemoryStorage: true, Replicas: 1, InactiveThreshold: 30 * time.Second,
-	})
+	messages, stop, err := n.messages(asked, s, from)
 	if err != nil {
-		return fmt.Errorf("replica: the log: %w", err)
+		return err
 	}
-	defer n.dropConsumer(ctx, s, consumer.CachedInfo().Name)
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(1000), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(3*time.Second),
-		jetstream.WithMessagesErrOnMissingHeartbeat(true))
-	if err != nil {
-		return fmt.Errorf("replica: the log: %w", err)
-	}
-	defer messages.Stop()
+	defer stop()
 	for at := from - 1; at < to; {
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {

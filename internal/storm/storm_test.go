@@ -291,11 +291,11 @@ func TestStorm(t *testing.T) {
 		storms = *stormsFlag
 	}
 	var all tally
-	for n := range uint64(storms) + uint64(len(lateSeeds)) {
-		seed := n + 1 // 0 means none
-		if i := n - uint64(storms); n >= uint64(storms) {
-			seed = lateSeeds[i]
-		}
+	seeds := slices.Clone(lateSeeds)
+	for n := range uint64(storms) {
+		seeds = append(seeds, n+1) // 0 means none
+	}
+	for _, seed := range seeds {
 		w := run(seed, nil)
 		all.add(&w.count)
 		if w.err == nil {

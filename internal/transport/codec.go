@@ -17,7 +17,8 @@ import (
 const smallMessage = 1 << 10
 
 // Codec is gRPC's "proto" with shortcuts: questions are read where they were received (see wire.Question), plain batches of
-// reports become operations (see wire.Report), and answers and acks are written, all without making messages of them. Everything else is coded by protobuf-go.
+// reports become operations (see wire.Report), and answers and acks are written, all without making messages of them.
+// Everything else is coded by protobuf-go.
 type Codec struct {
 	pool mem.BufferPool
 	std  encoding.CodecV2 // for messages that are not ours to know, should there be any
