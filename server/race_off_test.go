@@ -2,5 +2,5 @@
 
 package server_test
 
-// isRace tells the test to weather fewer storms.
+// isRace tells tests that count bytes or take long.
 const isRace = false
