@@ -170,7 +170,11 @@ func (b *board) check(component string) (up bool, page string) {
 			state = "serving"
 		}
 		fmt.Fprintf(&s, "%s: %s", shown(c), state)
-		if c == healthFleet {
+		switch {
+		case c != healthFleet:
+		case b.want == 0:
+			fmt.Fprintf(&s, " (%d workers fresh, none expected)", b.fresh)
+		default:
 			fmt.Fprintf(&s, " (%d of %d expected workers fresh)", b.fresh, b.want)
 		}
 		s.WriteByte('\n')

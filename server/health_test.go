@@ -112,6 +112,19 @@ func TestComponentsStartUnwellAndFollowTheFacts(t *testing.T) {
 	}
 }
 
+// TestFreshWorkersOfNoneExpected: where nobody said how many there should be, the page says that.
+func TestFreshWorkersOfNoneExpected(t *testing.T) {
+	r := newRig(t, Config{})
+	r.s.health.serving()
+	r.s.health.workers(3)
+	if _, text := r.get("/readyz"); !strings.Contains(text, "fleet: serving (3 workers fresh, none expected)\n") {
+		t.Errorf("readyz: %q", text)
+	}
+	if err := r.s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTheCountOfFreshWorkersGoesOn: what is well stays so; how many workers are fresh is told as it is.
 func TestTheCountOfFreshWorkersGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

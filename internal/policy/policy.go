@@ -132,7 +132,7 @@ func (t *Terms) Named() [NumTerms]Term {
 		{"transfer", t.Transfer},
 		{"memory", t.Memory},
 		{"batch", t.Batch},
-		{"copy", -t.Copy},
+		{"copy", 0 - t.Copy}, // not -0, which is shown as such
 	}
 }
 

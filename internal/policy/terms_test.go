@@ -25,4 +25,9 @@ func TestNamedTermsAreTheSum(t *testing.T) {
 			t.Fatalf("%+v: %d names, sum %v, want %d and %v", terms, len(names), sum, v.NumField(), terms.Sum())
 		}
 	}
+	for _, x := range new(Terms).Named() {
+		if math.Signbit(x.Seconds) {
+			t.Errorf("%s is -0 where it is nothing", x.Name)
+		}
+	}
 }
