@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -124,8 +125,13 @@ func explainError(err error) string {
 	if errors.Is(err, context.Canceled) {
 		return "interrupted"
 	}
-	if st, ok := status.FromError(err); ok {
-		return fmt.Sprintf("%s: %s", st.Code(), st.Message())
+	var said interface {
+		error
+		GRPCStatus() *status.Status
+	}
+	if errors.As(err, &said) { // whatever wraps it repeats its text
+		st := said.GRPCStatus()
+		return strings.Replace(err.Error(), said.Error(), fmt.Sprintf("%s: %s", st.Code(), st.Message()), 1)
 	}
 	return err.Error()
 }

@@ -70,7 +70,7 @@ func TestCommands(t *testing.T) {
 	}{
 		{[]string{"route", "--model", "m", "--tokens", prompt}, 0, []string{"w1: holds 8 of 9 prompt tokens", "why: least cost", "else: w2 (4 tokens"}},
 		{[]string{"route", "--model", "m", "--tokens", prompt, "--explain", "--deny", "w1"}, 0, []string{"w2: holds 4 of 9", "excluded: denied", "prefill"}},
-		{[]string{"route", "--model", "none", "--tokens", "1"}, 1, []string{"NotFound", "none"}},
+		{[]string{"route", "--model", "none", "--tokens", "1"}, 1, []string{"kvoraclectl: NotFound: model: got \"none\""}},
 		{[]string{"route", "--tokens", "x"}, 1, []string{"no token id"}},
 		{[]string{"route", "--tokens", "9-1"}, 1, []string{"no range"}},
 		{[]string{"route", "--tokens", "0-4294967295"}, 1, []string{"too many"}},
