@@ -36,7 +36,7 @@ type AuthFunc func(ctx context.Context, fullMethod string) (context.Context, err
 //
 //	watch         counts and logs what comes out, whoever made it: so around everything else
 //	controlSpans  the caller's trace; before auth so that a hook may start spans of its own
-//	logging       a line for each call
+//	logging       a line for each call; of one that only reads, at level debug, for who watches a fleet asks each second
 //	audit         a line for each action of an operator, refused ones too
 //	guard         refuses whom the access file does not let in; most were refused by the tap
 //	auth          the embedder's hook refuses before any handler runs
@@ -56,10 +56,19 @@ func (s *Server) interceptors() (grpc.UnaryServerInterceptor, []grpc.StreamServe
 		unary = append(unary, spans.unary)
 		stream = append(stream, spans.stream)
 	}
-	control := selector.MatchFunc(func(_ context.Context, c interceptors.CallMeta) bool { return isControl(c.FullMethod()) })
-	unary = append(unary, logging.UnaryServerInterceptor(logTo(s.log), events...), s.audit.unary, s.guard.unary)
-	stream = append(stream, selector.StreamServerInterceptor(logging.StreamServerInterceptor(logTo(s.log), events...), control),
-		s.audit.stream, s.guard.stream)
+	for _, isAction := range []bool{false, true} {
+		calls := selector.MatchFunc(func(_ context.Context, c interceptors.CallMeta) bool {
+			return isControl(c.FullMethod()) && s.audit.wants(c.FullMethod()) == isAction
+		})
+		how := events
+		if !isAction {
+			how = append(events[:1:1], logging.WithLevels(levelOfReading))
+		}
+		unary = append(unary, selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(logTo(s.log), how...), calls))
+		stream = append(stream, selector.StreamServerInterceptor(logging.StreamServerInterceptor(logTo(s.log), how...), calls))
+	}
+	unary = append(unary, s.audit.unary, s.guard.unary)
+	stream = append(stream, s.audit.stream, s.guard.stream)
 	if s.auth != nil {
 		guarded := selector.MatchFunc(func(_ context.Context, c interceptors.CallMeta) bool { return !isHealth(c.FullMethod()) })
 		unary = append(unary, auth.UnaryServerInterceptor(ask(s.auth)))
@@ -192,6 +201,14 @@ func (s *Server) endForeign(srv any, stream grpc.ServerStream, info *grpc.Stream
 func isOurs(fullMethod string) bool {
 	const route = kvoraclev1.RouteService_Route_FullMethodName // a constant's beginning: nothing is put together for each call
 	return fullMethod == extproc.Process || strings.HasPrefix(fullMethod, route[:len(route)-len("Route")]) || isControl(fullMethod)
+}
+
+// levelOfReading is how loudly the end of a call is told that changes nothing; who is gone has read enough.
+func levelOfReading(c codes.Code) logging.Level {
+	if c == codes.OK || c == codes.Canceled {
+		return logging.LevelDebug
+	}
+	return logging.DefaultServerCodeToLevel(c)
 }
 
 // logTo adapts slog to the middleware. Its levels are slog's numbers; its fields hold method, code, peer and time.

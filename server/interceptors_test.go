@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -208,6 +209,25 @@ func TestOnlyControlCallsHaveALineEach(t *testing.T) {
 	}
 	if n := r.counted("kvoracle.decisions"); n != 1 {
 		t.Errorf("%d decisions counted, want 1", n)
+	}
+}
+
+// TestReadingIsToldQuietly: a screen that lists the workers each second does not fill the log, unless that fails.
+func TestReadingIsToldQuietly(t *testing.T) {
+	r := up(t, Config{})
+	if _, err := r.fleet.ListWorkers(t.Context(), &kvoraclev1.ListWorkersRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.fleet.GetWorker(t.Context(), &kvoraclev1.GetWorkerRequest{WorkerId: "w9"}); status.Code(err) != codes.NotFound {
+		t.Fatal(err)
+	}
+	r.worker("w1")
+	var got []string
+	for _, line := range r.logs.lines(t, "finished call") {
+		got = append(got, fmt.Sprint(line["level"], " ", line["grpc.method"], " ", line["grpc.code"]))
+	}
+	if want := []string{"DEBUG ListWorkers OK", "INFO GetWorker NotFound", "INFO RegisterWorker OK"}; !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
 	}
 }
 
