@@ -24,28 +24,42 @@ func (d *Pick) rank(t *Table, least float64) {
 			})
 		}
 	case len(d.pos) == 0 && len(d.sizes) == 1:
-		d.spread(t, least)
+		d.spread(t, least, len(d.Top))
 	default:
 		d.rankTied(t, least)
 	}
 }
 
-// smallest fills Top with the keep members of the least cost, of equal ones the first.
-func (d *Pick) smallest(keep int) {
-	top := d.Top[:0]
-	costs := d.costs
+// smallest fills Top with the keep members of the least cost, of equal ones the first. With a slack it fills d.near, too, with
+// all that are no more than that above the last of them, and some others.
+func (d *Pick) smallest(keep int, slack float64) {
+	top, costs := d.Top[:0], d.costs
 	for i := range costs[:keep] {
 		top = append(top, Picked{Member: i, Cost: costs[i]})
 		sift(top)
 	}
-	last := &top[keep-1]
-	limit := last.Cost
-	for i := keep; i < len(costs); i++ {
-		if cost := costs[i]; cost < limit {
-			*last = Picked{Member: i, Cost: cost}
-			sift(top)
-			limit = last.Cost
+	last, near := &top[keep-1], slack > 0
+	if near {
+		d.near = slices.Grow(d.near[:0], len(costs))
+		for i := range keep {
+			d.near = append(d.near, int32(i))
 		}
+	}
+	limit := last.Cost + slack
+	for i := keep; i < len(costs); i++ {
+		cost := costs[i]
+		if cost >= limit {
+			continue
+		}
+		if near {
+			d.near = append(d.near, int32(i))
+			if cost >= last.Cost {
+				continue
+			}
+		}
+		*last = Picked{Member: i, Cost: cost}
+		sift(top)
+		limit = last.Cost + slack
 	}
 	d.Top = top
 }
@@ -62,49 +76,56 @@ func sift(top []Picked) {
 
 // spread is rankTied where all hold alike: the session's own is first, then who has the fewest in flight, then who was
 // chosen least recently.
-func (d *Pick) spread(t *Table, least float64) {
-	keep, session := len(d.Top), -1
+func (d *Pick) spread(t *Table, least float64, keep int) {
+	session := -1
 	if t.HasSession {
 		if i, ok := slices.BinarySearch(t.Members, t.Session); ok && d.costs[i]-least <= TieBand {
 			session = i
+			keep--
 		}
 	}
-	top := d.Top[:0]
-	if session >= 0 {
-		top = append(top, Picked{Member: session, Cost: d.costs[session], holder: -1})
-	}
-	first := len(top)
-	lastInFlight, lastChosen := int64(math.MaxInt64), uint64(math.MaxUint64)
+	d.ties = slices.Grow(d.ties[:0], keep+1)
+	first, last := d.ties, tie{inFlight: math.MaxInt64, chosen: math.MaxUint64}
 	members, rows := t.Members, t.Rows
 	costs := d.costs[:len(members)]
 	for i, id := range members {
 		chosen := t.Chosen[id]
-		if lastInFlight == 0 && chosen >= lastChosen || costs[i]-least > TieBand {
+		if last.inFlight == 0 && chosen >= last.chosen || costs[i]-least > TieBand {
 			continue // in an idle fleet most end here, without a look at their rows
 		}
-		x := rows[id].InFlight
-		if x > lastInFlight || x == lastInFlight && chosen >= lastChosen || i == session {
+		v := tie{rows[id].InFlight, chosen, i}
+		if !v.isBefore(&last) || i == session {
 			continue
 		}
-		v := Picked{Member: i, Cost: costs[i], holder: -1}
-		if len(top) < keep {
-			top = append(top, v)
+		first = append(first[:min(len(first), keep-1)], v)
+		j := len(first) - 1
+		for ; j > 0 && v.isBefore(&first[j-1]); j-- {
+			first[j] = first[j-1]
 		}
-		j := len(top) - 1
-		for ; j > first; j-- {
-			before := members[top[j-1].Member]
-			if y := rows[before].InFlight; y < x || y == x && t.Chosen[before] <= chosen {
-				break
-			}
-			top[j] = top[j-1]
-		}
-		top[j] = v
-		if len(top) == keep {
-			last := members[top[keep-1].Member]
-			lastInFlight, lastChosen = rows[last].InFlight, t.Chosen[last]
+		first[j] = v
+		if len(first) == keep {
+			last = first[keep-1]
 		}
 	}
-	d.Top = top
+	d.Top = d.Top[:0]
+	if session >= 0 {
+		d.Top = append(d.Top, Picked{Member: session, Cost: costs[session], holder: -1})
+	}
+	for _, v := range first {
+		d.Top = append(d.Top, Picked{Member: v.member, Cost: costs[v.member], holder: -1})
+	}
+}
+
+// tie is what sets apart members that cost the same and hold alike.
+type tie struct {
+	inFlight int64
+	chosen   uint64
+	member   int
+}
+
+// isBefore says that a tie comes before another one, which is of a member before it.
+func (v *tie) isBefore(w *tie) bool {
+	return v.inFlight < w.inFlight || v.inFlight == w.inFlight && v.chosen < w.chosen
 }
 
 // rankTied fills Top where more tie than there are places.

@@ -41,6 +41,8 @@ type Pick struct {
 	sizes []size    // of the kinds
 	costs []float64 // of the members
 	pos   []int32   // places of the holders among the members
+	ties  []tie     // the first of those that tie and hold alike
+	near  []int32   // members that may be among the first when what is paid is taken off
 	same  []uint8   // zeros, for members of one kind
 	floor bound     // where somebody holds something
 }
@@ -78,8 +80,9 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 
 	q := asked(req)
 	d.price(&q, t)
-	d.smallest(keep)
-	if q.debt > 0 {
+	slack := q.slack()
+	d.smallest(keep, slack)
+	if slack > 0 {
 		d.discount(&q, t, keep)
 	}
 	least := d.Top[0].Cost
@@ -116,6 +119,15 @@ func asked(req *Request) question {
 	return q
 }
 
+// slack is how far above another a cost may be that can tie with it when what is paid of a copy is taken off. The band
+// is in it twice: rounding must not leave one out.
+func (q *question) slack() float64 {
+	if q.debt <= 0 {
+		return 0
+	}
+	return q.debt + 2*TieBand
+}
+
 // sizeOf is what the cost of what is left of a prompt depends on.
 func (q *question) sizeOf(h *Holder) size {
 	n := float64(h.Uncached)
@@ -124,7 +136,7 @@ func (q *question) sizeOf(h *Holder) size {
 
 // price fills d.costs, without what is paid of copies, and d.pos. Where somebody holds something it finds d.floor, too.
 func (d *Pick) price(q *question, t *Table) {
-	d.sizes = d.sizes[:0]
+	d.sizes = slices.Grow(d.sizes[:0], 256)
 	for i := range d.kinds {
 		d.sizes = append(d.sizes, q.sizeOf(&d.kinds[i]))
 	}
@@ -176,7 +188,7 @@ func (d *Pick) priceAlike(q *question, rows []Row) {
 // priceEach is the loop of price for everybody. It notes on the way what all would cost at the least with what the deepest
 // holder has: without transfers, and as if memory were not short.
 func (d *Pick) priceEach(q *question, t *Table) {
-	members, rows, sizes := t.Members, t.Rows, d.sizes
+	members, rows, sizes := t.Members, t.Rows, (*[256]size)(d.sizes[:256])
 	costs, kind := d.costs[:len(members)], d.kindOf(t)[:len(members)]
 	out, price, deepest, deepPairs := q.out, q.price, q.deepest, q.pairs
 	floor := bound{cost: math.Inf(1)}
@@ -203,22 +215,22 @@ type bound struct {
 
 // discount takes from the cost of copies what is paid of them, where that can bring one of them among the first keep:
 // what is more than the debt above the last of these cannot become one, and keeps its cost. Top has the smallest costs, before
-// as after.
+// as after; who may be among them is in d.near.
 func (d *Pick) discount(q *question, t *Table, keep int) {
-	limit := d.Top[len(d.Top)-1].Cost + q.debt + TieBand
-	limit += limit * 1e-12 // rounding must not leave one out
+	limit := d.Top[len(d.Top)-1].Cost + q.slack()
 	d.Top = d.Top[:0]
 	next := 0
-	for i, cost := range d.costs {
+	for _, i := range d.near {
+		cost := d.costs[i]
 		if cost > limit {
 			continue
 		}
-		for next < len(d.pos) && d.pos[next] < int32(i) {
+		for next < len(d.pos) && d.pos[next] < i {
 			next++
 		}
 		var s size
 		switch {
-		case next < len(d.pos) && d.pos[next] == int32(i):
+		case next < len(d.pos) && d.pos[next] == i:
 			s = q.sizeOf(&t.Holders[next])
 		case len(d.sizes) > 1:
 			s = d.sizes[t.Kind[i]]
@@ -231,9 +243,9 @@ func (d *Pick) discount(q *question, t *Table, keep int) {
 			d.costs[i] = cost
 		}
 		if len(d.Top) < keep {
-			d.Top = append(d.Top, Picked{Member: i, Cost: cost})
+			d.Top = append(d.Top, Picked{Member: int(i), Cost: cost})
 		} else if last := &d.Top[keep-1]; cost < last.Cost {
-			*last = Picked{Member: i, Cost: cost}
+			*last = Picked{Member: int(i), Cost: cost}
 		} else {
 			continue
 		}
