@@ -183,7 +183,8 @@ type Config struct {
 	// operators is in it before, and outlives the process however that ends. Empty: nothing is kept.
 	DataDir string
 	// SnapshotInterval is how often all of it is saved; an orderly end saves it once more. What was reported since then is in
-	// the log. 0: 1 min; at least 1 s.
+	// the log. With NATSURL it is how often one of the replicas keeps a copy of the index in NATS, with or without DataDir.
+	// 0: 1 min; at least 1 s.
 	SnapshotInterval time.Duration
 	// SnapshotsOnly leaves the log out: reports cost less, and those since the last save are lost in a crash, until reporters
 	// have told them again.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/certs"
 	"github.com/kvoracle/kvoracle/internal/replica"
+	"github.com/kvoracle/kvoracle/internal/snapshot"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
 )
 
@@ -29,9 +31,19 @@ func (s *Server) newReplica() (*replica.Node, error) {
 	c.Seed = s.printSeed
 	switch {
 	case s.journal != nil:
-		c.Server, c.Name, c.LogCopies, c.LogBytes, c.LogAge = s.journal, "self", 1, journalBytes, max(time.Hour, 3*s.cfg.SnapshotInterval)
+		c.Server, c.Name, c.LogCopies, c.LogBytes = s.journal, "self", 1, journalBytes
 	case s.cfg.NATSURL == "":
 		return nil, nil //nolint:nilnil // a nil node stands for a service of one
+	default:
+		c.SaveEvery = s.cfg.SnapshotInterval
+		c.Save = func(ctx context.Context, to io.Writer) error {
+			_, err := snapshot.Write(ctx, to, s.cfg.Secret, s.oracle, time.Now())
+			return err
+		}
+		c.Load = func(open func() (io.ReadCloser, error)) error {
+			_, err := snapshot.Load(open, s.cfg.Secret, s.oracle, time.Now())
+			return err
+		}
 	}
 	if s.cfg.NATSURL != "" && (s.cfg.NATSCA != "" || s.cfg.NATSCert != "") {
 		var err error
@@ -60,6 +72,7 @@ func measured(st replica.Stats) telemetry.Replication {
 		},
 		Differences:   map[string]uint64{"gap": st.Gaps, "hole": st.Holes, "standing": st.Differences},
 		Announcements: map[string]uint64{"asked": st.Asked, "received": st.Answered, "written": st.Announced},
+		Snapshots:     map[string]uint64{"written": st.Kept, "failed": st.Unkept, "loaded": st.Loaded, "refused": st.Unloaded, "swept": st.Swept},
 		Notices: map[string]uint64{
 			"told": st.Told, "untold": st.Untold, "heard": st.Heard, "missed": st.Missed, "refused": st.RefusedNotices,
 			"held": st.Held, "unheld": st.Unheld,

@@ -92,7 +92,10 @@ func (w *warm) run(over <-chan struct{}) {
 		return
 	}
 	defer close(w.ended)
-	canSave := w.load()
+	canSave := true
+	if !w.s.replica.Seeded(over) { // what other replicas keep is newer than what was saved here
+		canSave = w.load()
+	}
 	close(w.filed)
 	if w.s.journal != nil {
 		select {

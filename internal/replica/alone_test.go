@@ -3,13 +3,17 @@ package replica
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/journal"
@@ -20,19 +24,21 @@ import (
 // former is one life of a process that is alone with its log.
 type former struct {
 	*peer
-	dir *snapshot.Dir
-	j   *journal.Journal
+	dir  *snapshot.Dir
+	j    *journal.Journal
+	said *logged
 }
 
 // newFormer begins one in a folder: first what was saved, then the log, as the server does.
 func newFormer(t *testing.T, path string) *former {
 	t.Helper()
-	log := slog.New(slog.NewTextHandler(&testLog{t: t, name: "self"}, nil))
+	said := &logged{}
+	log := slog.New(slog.NewTextHandler(io.MultiWriter(&testLog{t: t, name: "self"}, said), nil))
 	dir, err := snapshot.Open(path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &former{peer: &peer{t: t, o: oracle.New(oracle.Config{}, nil)}, dir: dir}
+	l := &former{peer: &peer{t: t, o: oracle.New(oracle.Config{}, nil)}, dir: dir, said: said}
 	if got, err := dir.Load(t.Context(), l.o, time.Now()); err != nil || len(got.Refused) > 0 {
 		t.Fatalf("%+v: %v", got, err)
 	}
@@ -161,5 +167,45 @@ func TestALifeBeginsWhereTheLogEnds(t *testing.T) {
 			t.Fatalf("something is not in the log: %+v", l.n.Stats())
 		}
 		l.stop() // no stream has said that it ends, and nothing is saved
+	}
+}
+
+// TestALogOfOnesOwnDoesNotAge: what it has outlives any time that the process is away, also where the log was made by a version
+// that gave it an age. Of other replicas, which there are none, nothing is said.
+func TestALogOfOnesOwnDoesNotAge(t *testing.T) {
+	path := t.TempDir()
+	const age = 500 * time.Millisecond
+	first := newFormer(t, path)
+	was, err := first.n.js.Stream(t.Context(), first.n.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := was.CachedInfo().Config
+	older.MaxAge, older.MaxBytes, older.Duplicates = age, older.MaxBytes/2, age
+	if _, err := first.n.js.UpdateStream(t.Context(), older); err != nil {
+		t.Fatal(err)
+	}
+	first.stop()
+
+	second := newFormer(t, path)
+	e := newEngine(t, "w", 1)
+	e.connect(second.peer)
+	for range 5 {
+		e.work()
+	}
+	now, err := second.n.js.Stream(t.Context(), second.n.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := now.CachedInfo().Config, was.CachedInfo().Config; got.MaxAge != 0 || got.MaxBytes != want.MaxBytes || got.Discard != jetstream.DiscardOld {
+		t.Errorf("the log keeps %d bytes for %v, want %d without an age", got.MaxBytes, got.MaxAge, want.MaxBytes)
+	}
+	second.stop()
+	<-time.After(3 * age)
+
+	third := newFormer(t, path)
+	third.remembers(e)
+	if strings.Contains(third.said.String(), "other replicas") {
+		t.Errorf("it is alone and says\n%s", third.said)
 	}
 }

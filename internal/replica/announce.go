@@ -48,7 +48,7 @@ func (n *Node) announceOnce(ctx context.Context, c *oracle.Contents) {
 	n.answers = nil
 	var due []*Stream
 	for s := range n.streams {
-		if s.isBroken.Load() || s.wanted.Load() {
+		if s.isBroken.Load() || s.wanted.Load() || s.greeting.Load() {
 			due = append(due, s)
 		}
 	}
@@ -59,7 +59,15 @@ func (n *Node) announceOnce(ctx context.Context, c *oracle.Contents) {
 		if ctx.Err() != nil {
 			return
 		}
-		at, err := n.announce(s, c)
+		var at uint64
+		var err error
+		if s.greeting.Swap(false) && !s.isBroken.Load() && !s.wanted.Load() {
+			if at, err = n.commit(s.greet()); err != nil {
+				s.fail(err)
+			}
+		} else {
+			at, err = n.announce(s, c)
+		}
 		switch {
 		case errors.Is(err, errNotBegun):
 			// Its own first words will tell.

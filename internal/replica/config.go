@@ -1,10 +1,12 @@
 package replica
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io"
 	"regexp"
 	"time"
 
@@ -28,8 +30,9 @@ type Config struct {
 	// system's authorities.
 	TLS func() *tls.Config
 
-	// LogBytes and LogAge bound the log where it does not exist yet; default 1 GiB and an hour. LogCopies is on how many
-	// NATS servers it is kept; default 1.
+	// LogBytes and LogAge bound the log where it does not exist yet; default 1 GiB and an hour. With Server they hold for one
+	// that is there, too, and it has no age: it is trimmed by what is saved, however long ago that was. LogCopies is on how
+	// many NATS servers it is kept; default 1.
 	LogBytes  int64
 	LogAge    time.Duration
 	LogCopies int
@@ -40,6 +43,15 @@ type Config struct {
 	MaxTargets int
 	// Seed is of the fingerprints of batches. The zero Seed: one of the node's own.
 	Seed maphash.Seed
+
+	// Save writes what the oracle knows, and Load puts that back into it, reading it twice; if it fails, nothing of it is there.
+	// With several replicas copies are kept in NATS by them. Nil: none are.
+	Save func(ctx context.Context, to io.Writer) error
+	Load func(open func() (io.ReadCloser, error)) error
+	// SaveEvery is how old the newest copy is when another is made; default a minute. SaveBytes bounds what all copies take,
+	// where there is no store for them yet; default 2 GiB.
+	SaveEvery time.Duration
+	SaveBytes int64
 
 	// HelloWait is how long a reporter's hello waits for the log's tail; default 2 s, with Server 10 s.
 	HelloWait time.Duration
@@ -62,6 +74,7 @@ type Config struct {
 	pieceBytes int           // of a request in one entry; NATS may allow less
 	pingEvery  time.Duration // NATS that does not answer two of them is away
 	natsWait   time.Duration // for a connection, or an answer of NATS
+	sweepAfter time.Duration // how old remains of a copy are that nobody writes any more
 }
 
 const (
@@ -85,8 +98,12 @@ func (c *Config) withDefaults() Config {
 		dur(&d.AckWait, 10*time.Second)
 		dur(&d.pingEvery, time.Minute)
 		dur(&d.JoinWindow, time.Millisecond)
+		d.LogAge = 0
+	} else {
+		dur(&d.LogAge, time.Hour)
 	}
-	dur(&d.LogAge, time.Hour)
+	dur(&d.SaveEvery, time.Minute)
+	dur(&d.sweepAfter, 10*time.Minute)
 	dur(&d.HelloWait, 2*time.Second)
 	dur(&d.AckWait, 2*time.Second)
 	dur(&d.BeatEvery, 500*time.Millisecond)
@@ -106,6 +123,9 @@ func (c *Config) withDefaults() Config {
 	}
 	if d.LogBytes <= 0 {
 		d.LogBytes = 1 << 30
+	}
+	if d.SaveBytes <= 0 {
+		d.SaveBytes = 2 << 30
 	}
 	d.LogCopies = max(d.LogCopies, 1)
 	if d.MaxMessageBytes <= 0 {

@@ -17,8 +17,10 @@
 //     applied, whether a snapshot is awaited and, now and then, the digests. Any difference makes the target lack
 //     something, and its origin is asked to announce it: to write a snapshot of what it holds into the log, under the same
 //     incarnation and batch. Whoever agrees with the announcement's digests passes its contents over;
-//   - so the log's retention is a matter of traffic and not of truth: a replica that starts follows from the log's end and
-//     asks all to announce all. It has caught up when it is past the last of these announcements.
+//   - so the log's retention is a matter of traffic and not of truth: a replica that starts loads a copy of the index that others
+//     keep in NATS and follows from the position it stands for, or else from the log's end. Then it asks all where their targets
+//     stand, or to announce all. It has caught up when it is past the last that was said to that, and what it has is believed
+//     only then (keep.go).
 //
 // When NATS is away each replica serves on by itself: reporters are acknowledged without the log, which is counted, targets
 // of other replicas turn STALE after Config.Grace and stay candidates, and on return each stream that has said something
@@ -41,8 +43,8 @@
 // prompts under way, what was learned of costs, and targets whose origin is gone, which a fresh replica learns of when they
 // report again.
 //
-// Ownership: one goroutine follows, one watches (beats, questions, joining), one announces, one tells of load and one of NATS's
-// hears of it; each reporter's stream publishes in its own. Lock order: Stream.mu, then Node.mu, then heard.mu, then the
+// Ownership: one goroutine follows, one watches (beats, questions, joining), one announces, one keeps copies, one tells of load and
+// one of NATS's hears of it; each reporter's stream publishes in its own. Lock order: Stream.mu, then Node.mu, then heard.mu, then the
 // oracle's, then told.mu. Node.mu is held while one entry is applied, so what hears of load never takes it.
 //
 // Cost: a message costs its origin one marshalling and one publication, and each follower what it cost the origin. A node

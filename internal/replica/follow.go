@@ -42,14 +42,19 @@ func (n *Node) follow(ctx context.Context) {
 	}
 }
 
-// ensure finds the log, or makes it. An operator's own settings of it stay.
+// ensure finds the log, or makes it. An operator's own settings of it stay; one of this process's own has those of today.
 func (n *Node) ensure(ctx context.Context) (jetstream.Stream, *jetstream.StreamInfo, error) {
+	want := jetstream.StreamConfig{
+		Name: n.name, Subjects: []string{n.cfg.Prefix + ".log.>"}, Discard: jetstream.DiscardOld,
+		MaxBytes: n.cfg.LogBytes, MaxAge: n.cfg.LogAge, Replicas: n.cfg.LogCopies,
+	}
 	s, err := n.js.Stream(ctx, n.name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = n.js.CreateStream(ctx, jetstream.StreamConfig{
-			Name: n.name, Subjects: []string{n.cfg.Prefix + ".log.>"}, Discard: jetstream.DiscardOld,
-			MaxBytes: n.cfg.LogBytes, MaxAge: n.cfg.LogAge, Replicas: n.cfg.LogCopies,
-		})
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		s, err = n.js.CreateStream(ctx, want)
+	case err != nil || !n.isAlone():
+	case s.CachedInfo().Config.MaxBytes != want.MaxBytes || s.CachedInfo().Config.MaxAge != want.MaxAge:
+		s, err = n.js.UpdateStream(ctx, want)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("replica: the log: %w", err)
@@ -66,6 +71,9 @@ var errCameBack = errors.New("replica: NATS came back")
 func (n *Node) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if err := n.seed(ctx); err != nil {
+		return err
+	}
 	asked, done := context.WithTimeout(ctx, n.cfg.natsWait)
 	defer done()
 	s, info, err := n.ensure(asked)
@@ -189,6 +197,7 @@ func (n *Node) take(info *jetstream.StreamInfo) (from uint64) {
 			n.count.newLogs.Add(1)
 		}
 		n.logID, n.position = id, info.State.LastSeq
+		n.caughtUp()
 		for _, t := range n.targets {
 			t.claim = 0
 			if t.local == nil {
@@ -203,6 +212,9 @@ func (n *Node) take(info *jetstream.StreamInfo) (from uint64) {
 			n.acts.wishes[worker] = w
 		}
 	}
+	if n.replay.to = info.State.LastSeq; n.position >= n.replay.to {
+		n.caughtUp()
+	}
 	return n.position + 1
 }
 
@@ -215,10 +227,13 @@ func (n *Node) message(m jetstream.Msg) error {
 	at := meta.Sequence.Stream
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	switch {
-	case at <= n.position:
+	if at <= n.position {
 		return nil // read again from too early
-	case at > n.position+1:
+	}
+	if at > n.replay.to && !n.isAlone() {
+		n.caughtUp()
+	}
+	if at > n.position+1 {
 		// The log did not keep what came before. Whoever sees its next entry would know; the others are asked for too.
 		n.count.holes.Add(1)
 		for _, t := range n.targets {
@@ -227,8 +242,14 @@ func (n *Node) message(m jetstream.Msg) error {
 			}
 		}
 	}
+	if n.replay.isOn {
+		n.replay.last = meta.Timestamp
+	}
 	n.apply(m.Data(), at, time.Now())
 	n.position = at
 	n.tail = max(n.tail, at)
+	if at == n.replay.to && !n.isAlone() {
+		n.caughtUp()
+	}
 	return nil
 }

@@ -59,6 +59,7 @@ type Node struct {
 	gateways map[string]*here
 	acts     acts
 	replay   replaying
+	seeding  seeding
 }
 
 // origin is another replica.
@@ -79,7 +80,7 @@ func New(cfg Config, o *oracle.Oracle, log *slog.Logger) (*Node, error) {
 		origins: make(map[string]*origin), gateways: make(map[string]*here),
 		acts: acts{running: make(map[uint64]*act), wishes: make(map[string]wish)},
 		told: told{wake: make(chan struct{}, 1)}, heard: newHeard(),
-		cutAt: time.Now(), replay: replaying{done: make(chan struct{})},
+		cutAt: time.Now(), replay: replaying{done: make(chan struct{})}, seeding: newSeeding(),
 	}
 	n.name = n.cfg.Prefix + "_log"
 	if !n.isAlone() {
@@ -109,6 +110,9 @@ func (n *Node) Run(ctx context.Context) error {
 	wg.Go(func() { n.announceAll(ctx) })
 	if !n.isAlone() {
 		wg.Go(func() { n.tell(ctx) })
+		if n.cfg.Save != nil {
+			wg.Go(func() { n.keep(ctx) })
+		}
 	}
 	wg.Wait()
 	n.publishBeat(true)

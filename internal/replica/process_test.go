@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,8 @@ import (
 	"time"
 
 	nats "github.com/nats-io/nats-server/v2/server"
+	natsclient "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -58,7 +61,7 @@ func TestMain(m *testing.M) {
 func beReplica(ctx context.Context, name string) error {
 	s, err := server.New(server.Config{
 		Listen: "127.0.0.1:0", NATSURL: "nats://" + strings.ReplaceAll(os.Getenv(envNATS), ",", ",nats://"), ReplicaID: name, Lease: time.Hour,
-		WorkerLease: time.Hour, NATSCopies: strings.Count(os.Getenv(envNATS), ",") + 1,
+		WorkerLease: time.Hour, SnapshotInterval: time.Second, NATSCopies: strings.Count(os.Getenv(envNATS), ",") + 1,
 	}, server.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil)).With("replica", name)))
 	if err != nil {
 		return err
@@ -124,6 +127,7 @@ type child struct {
 	t       *testing.T
 	cmd     *exec.Cmd
 	address string
+	said    *lines // what it has said
 	kill    func() // as a crash does
 	end     func() // as an orderly stop does; waits for it
 }
@@ -141,7 +145,8 @@ func process(t *testing.T, name, natsAddress, store, cluster string) *child {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), envProcess+"="+name, envNATS+"="+natsAddress, envStore+"="+store, envCluster+"="+cluster)
-	cmd.Stderr = os.Stderr
+	said := &lines{}
+	cmd.Stderr = io.MultiWriter(os.Stderr, said)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +158,7 @@ func process(t *testing.T, name, natsAddress, store, cluster string) *child {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c := &child{t: t, cmd: cmd}
+	c := &child{t: t, cmd: cmd, said: said}
 	wait := sync.OnceFunc(func() { _ = cmd.Wait() }) // killed, or ended
 	c.kill = func() {
 		_ = cmd.Process.Kill()
@@ -171,6 +176,31 @@ func process(t *testing.T, name, natsAddress, store, cluster string) *child {
 	}
 	c.address = strings.TrimSpace(line)
 	return c
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// has says whether it has a line with all of some words.
+func (l *lines) has(words ...string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // natsProcess is NATS at an address that it can have again.
@@ -351,5 +381,68 @@ func TestProcessesDie(t *testing.T) {
 		}
 		tells(b, a)
 		tells(a, b)
+	}
+}
+
+// TestAReplicaBeginsWithASnapshotInNATS: all replicas are killed, and NATS goes on. The next one begins with the newest snapshot
+// that they have left in the object store and with what the log has behind it, which is all that was acknowledged; and it
+// believes none of it until the reporter has spoken, who goes on where it stood.
+func TestAReplicaBeginsWithASnapshotInNATS(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	broker := natsProcess(t, "", t.TempDir())
+	a, first := remote(t, "a", broker.address)
+	b, second := remote(t, "b", broker.address)
+	p, q := &reporter{t: t, worker: "w"}, &reporter{t: t, worker: "x"}
+	p.connect(a)
+	q.connect(b)
+	p.work(50)
+	q.work(50)
+	store := newest(t, broker.address)
+	was := store()
+	waitFor(t, "a snapshot of that", func() bool { now := store(); return now != "" && now != was })
+	p.work(50) // mostly behind it
+	q.work(7)
+	first.kill()
+	second.kill()
+
+	start := time.Now()
+	c, third := remote(t, "c", broker.address)
+	t.Logf("ready %v after its start", time.Since(start).Round(time.Millisecond))
+	if !third.said.has("a copy of the index in NATS is loaded") {
+		t.Error("it has not begun with it")
+	}
+	for _, r := range []*reporter{p, q} {
+		if x := c.rank(r.worker); x.GetAppliedSequence() != r.sent || x.GetDeviceBlocks() != 2*r.sent ||
+			x.GetConfidence().GetBlocks() != kvoraclev1.BlockConfidence_BLOCK_CONFIDENCE_STALE {
+			t.Errorf("%s begins with %v, want %d blocks that are not believed", r.worker, x, 2*r.sent)
+		}
+		r.connect(c)
+		r.work(10)
+		r.known(c)
+	}
+}
+
+// newest looks for the newest snapshot that replicas keep in NATS.
+func newest(t *testing.T, address string) func() (digest string) {
+	t.Helper()
+	nc, err := natsclient.Connect("nats://"+address, natsclient.Timeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() string {
+		bucket, err := js.ObjectStore(t.Context(), "kvoracle_index")
+		if err != nil {
+			return ""
+		}
+		all, err := bucket.List(t.Context())
+		if err != nil {
+			return ""
+		}
+		return slices.MaxFunc(all, func(a, b *jetstream.ObjectInfo) int { return a.ModTime.Compare(b.ModTime) }).NUID
 	}
 }

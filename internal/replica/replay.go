@@ -28,11 +28,15 @@ import (
 //
 // That the log goes back far enough is seen to by Mark and Trim: what is trimmed is older than a copy that was saved.
 
-// replaying is how a node reads what a former life of it has written.
+// A replica that begins with a copy of several's (keep.go) does the same with what the log has behind it, but that others can be
+// asked then.
+
+// replaying is how a node reads what was written before it began.
 type replaying struct {
-	done chan struct{} // closed when it is over
+	done chan struct{} // closed when a former life's own log was read
 	// Node.mu guards what follows.
 	isOn bool
+	to   uint64    // last entry of a log of several that was there at the start
 	last time.Time // when the newest entry so far was written
 }
 
@@ -78,6 +82,30 @@ func (n *Node) readAgain(ctx context.Context) {
 	}
 	n.log.LogAttrs(ctx, slog.LevelInfo, "the log is read", slog.Uint64("from", from), slog.Uint64("to", n.position), slog.Uint64("end", last),
 		slog.Int("targets", targets), slog.Duration("took", time.Since(start)))
+}
+
+// caughtUp ends the reading of what others have written before the start. Their targets are believed when they say where they
+// stand. Node.mu is held.
+func (n *Node) caughtUp() {
+	if !n.replay.isOn {
+		return
+	}
+	n.replay.isOn = false
+	now, targets := time.Now(), 0
+	for _, t := range n.targets {
+		t.again = again{}
+		if t.session == nil {
+			continue
+		}
+		targets++
+		if o := n.origins[t.origin]; o != nil && o.boot > t.boot {
+			n.leave(t, now) // its former life's
+			continue
+		}
+		t.session.Mistrust(true, now)
+		t.lacks, t.nextAsk, t.heard = true, now.Add(askLate), now
+	}
+	n.log.LogAttrs(context.Background(), slog.LevelInfo, "the log behind the copy is read", slog.Uint64("position", n.position), slog.Int("targets", targets))
 }
 
 // readLog goes through the log as it is, whatever NATS says meanwhile, unless it gets no further.
@@ -130,9 +158,6 @@ func (n *Node) readOn(ctx context.Context, s jetstream.Stream, from, to uint64) 
 		if err != nil {
 			return fmt.Errorf("replica: the log: %w", err)
 		}
-		n.mu.Lock()
-		n.replay.last = meta.Timestamp
-		n.mu.Unlock()
 		if err := n.message(m); err != nil {
 			return err
 		}
@@ -227,6 +252,12 @@ func (n *Node) Mark() (position uint64, ok bool) {
 		return 0, false
 	}
 	position = s.CachedInfo().State.LastSeq
+	n.greetAll()
+	return position, true
+}
+
+// greetAll has each stream say hello again.
+func (n *Node) greetAll() {
 	n.mu.Lock()
 	all := make([]*Stream, 0, len(n.streams))
 	for s := range n.streams {
@@ -234,30 +265,28 @@ func (n *Node) Mark() (position uint64, ok bool) {
 	}
 	n.mu.Unlock()
 	for _, s := range all {
-		s.greetAgain()
+		s.expect(s.greet())
 	}
-	return position, true
 }
 
-// greetAgain writes the stream's hello as of now.
-func (s *Stream) greetAgain() {
+// greet writes the stream's hello as of now.
+func (s *Stream) greet() ([]jetstream.PubAckFuture, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.session == nil || s.isBroken.Load() || s.superseded.Load() || s.claim == (place{}) {
-		return // it is over, or will be announced
+		return nil, nil // it is over, or will be announced
 	}
 	st, err := s.session.Standing()
 	if err != nil {
-		return // kicked: the caller will notice
+		return nil, nil // kicked: the caller will notice
 	}
 	hello := proto.CloneOf(s.hello)
 	hello.NextSequence = st.Applied + 1
 	s.n.rename(s)
-	futures, err := s.publish(&replicav1.Entry{
+	return s.publish(&replicav1.Entry{
 		After:   encodeStanding(&st),
 		Request: marshal(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Hello{Hello: hello}}),
 	})
-	s.expect(futures, err)
 }
 
 // Trim forgets what the log has up to a position that Mark has returned, since a copy that was begun after it is saved.

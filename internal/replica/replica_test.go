@@ -173,6 +173,7 @@ type peer struct {
 	n     *Node
 	cable *cable
 	stop  func()
+	said  *logged // all of its lines, if somebody wants them
 }
 
 // quick are times for tests: what waits for time alone does not wait long, what must not happen early has all the time.
@@ -186,10 +187,26 @@ func quick(name string) Config {
 
 func newPeer(t *testing.T, b *broker, cfg Config) *peer {
 	t.Helper()
+	return newPeerWith(t, b, cfg, nil)
+}
+
+// newPeerWith is newPeer with edits that need its oracle.
+func newPeerWith(t *testing.T, b *broker, cfg Config, edit func(*peer, *Config)) *peer {
+	t.Helper()
 	p := &peer{t: t, o: oracle.New(oracle.Config{}, nil), cable: newCable(t, b)}
 	cfg.URL = "nats://" + p.cable.lis.Addr().String()
+	if cfg.SaveEvery > 0 {
+		p.keeps(&cfg, "")
+	}
+	if edit != nil {
+		edit(p, &cfg)
+	}
+	var to io.Writer = &testLog{t: t, name: cfg.Name}
+	if p.said != nil {
+		to = io.MultiWriter(to, p.said)
+	}
 	var err error
-	if p.n, err = New(cfg, p.o, slog.New(slog.NewTextHandler(&testLog{t: t, name: cfg.Name}, nil))); err != nil {
+	if p.n, err = New(cfg, p.o, slog.New(slog.NewTextHandler(to, nil))); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -209,12 +226,18 @@ func newPeer(t *testing.T, b *broker, cfg Config) *peer {
 func joinedPeer(t *testing.T, b *broker, cfg Config) *peer {
 	t.Helper()
 	p := newPeer(t, b, cfg)
+	p.joins()
+	return p
+}
+
+// joins waits until it has.
+func (p *peer) joins() {
+	p.t.Helper()
 	select {
 	case <-p.n.Joined():
 	case <-time.After(patience):
-		t.Fatalf("%s does not join: %+v", cfg.Name, p.n.Stats())
+		p.t.Fatalf("%s does not join: %+v", p.n.cfg.Name, p.n.Stats())
 	}
-	return p
 }
 
 // isDegraded says whether NATS was so slow that something was acknowledged without the log.

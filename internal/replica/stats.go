@@ -15,6 +15,7 @@ type counters struct {
 	malformedNotices                                        atomic.Uint64
 	told, untold, heard, refusedNotices, missed             atomic.Uint64
 	held, unheld                                            atomic.Uint64
+	kept, keptBytes, unkept, loaded, unloaded, swept        atomic.Uint64
 }
 
 // Stats is a node's state and what it has done, ever.
@@ -45,6 +46,10 @@ type Stats struct {
 	Told, Untold, Heard, RefusedNotices, Missed uint64
 	// Steps that were kept for a booking to come, and those of them for which none came.
 	Held, Unheld uint64
+
+	// Copies of the index in NATS: written, and the bytes of them; that could not be written, or looked at to be; begun with;
+	// refused; and remains of some that were removed.
+	Kept, KeptBytes, Unkept, Loaded, Unloaded, Swept uint64
 }
 
 // Stats looks at the node. A nil node has none.
@@ -65,6 +70,7 @@ func (n *Node) Stats() Stats {
 		Restarts: c.restarts.Load(), NewLogs: c.newLogs.Load(), UnheardOrigins: c.unheard.Load(), ForgottenEnded: c.forgotten.Load(),
 		Told: c.told.Load(), Untold: c.untold.Load(), Heard: c.heard.Load(), RefusedNotices: c.refusedNotices.Load(), Missed: c.missed.Load(),
 		Held: c.held.Load(), Unheld: c.unheld.Load(),
+		Kept: c.kept.Load(), KeptBytes: c.keptBytes.Load(), Unkept: c.unkept.Load(), Loaded: c.loaded.Load(), Unloaded: c.unloaded.Load(), Swept: c.swept.Load(),
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -30,6 +30,7 @@ type Stream struct {
 	isBroken   atomic.Bool
 	superseded atomic.Bool // another replica owns the target
 	wanted     atomic.Bool // somebody wants an announcement
+	greeting   atomic.Bool // somebody wants it to say hello again
 	reclaim    atomic.Bool // what was claimed is void: the log is another
 
 	mu       sync.Mutex // the order of applying is the order of publishing
@@ -163,7 +164,7 @@ func (s *Stream) tellStanding() {
 	s.expect(futures, err)
 }
 
-// expect looks after entries that nobody waits for. mu is held.
+// expect looks after entries that nobody waits for.
 func (s *Stream) expect(futures []jetstream.PubAckFuture, err error) {
 	if err != nil {
 		s.fail(err)

@@ -22,6 +22,7 @@ type target struct {
 	boot   uint64
 	local  *Stream // it is this replica, and the stream is open
 	rival  *Stream // it was, until a hello came that has not been accepted yet
+	began  uint64  // position of the present session's first entry
 
 	// Of another's session:
 	id         uint64
@@ -95,6 +96,7 @@ func (n *Node) apply(data []byte, at uint64, now time.Time) {
 		return
 	case e.GetNumber() == 1 && e.GetSession() != t.id:
 		n.begin(t, e, claim)
+		t.began = at
 	case e.GetSession() != t.id:
 		t.claim, t.origin, t.boot = claim, e.GetOrigin(), e.GetBoot() // whom to ask
 		n.count.gaps.Add(1)

@@ -27,6 +27,8 @@ type joining struct {
 	askedAt time.Time         // of the last question for all; zero: not asked
 	tail    uint64            // of the log at that moment, or of the last announcement that answers it
 	waiting map[string]uint64 // replicas that will announce, with their lives
+	// isHeldUp: a copy is being read.
+	isHeldUp bool
 }
 
 // watch does what time asks for, until ctx is done.
@@ -225,7 +227,7 @@ func (n *Node) findSilent(now time.Time) map[string]bool {
 
 // join finds out whether the replica is where the others were when it asked them.
 func (n *Node) join(now time.Time) {
-	if n.joined.Load() {
+	if n.joined.Load() || n.joining.isHeldUp {
 		return
 	}
 	isThere := !n.joining.askedAt.IsZero() && now.Sub(n.joining.askedAt) >= n.cfg.JoinWindow && len(n.joining.waiting) == 0 &&
@@ -233,6 +235,9 @@ func (n *Node) join(now time.Time) {
 	if isThere || now.Sub(n.joining.since) > n.cfg.JoinTimeout {
 		n.joined.Store(true)
 		close(n.readers)
+		if n.isAlone() {
+			return
+		}
 		n.log.LogAttrs(context.Background(), slog.LevelInfo, "joined the other replicas", slog.Bool("complete", isThere),
 			slog.Int("replicas", len(n.origins)), slog.Int("targets", len(n.targets)), slog.Duration("took", now.Sub(n.joining.since)))
 	}
@@ -243,6 +248,7 @@ func (n *Node) askForAll() {
 	n.mu.Lock()
 	n.joining.askedAt, n.joining.tail = time.Now(), n.tail
 	n.joining.waiting = make(map[string]uint64)
+	knows := n.seeding.isDone
 	n.mu.Unlock()
 	if n.joined.Load() || n.isAlone() {
 		return // what is missing is known by target, or nobody has it
@@ -250,7 +256,7 @@ func (n *Node) askForAll() {
 	n.count.asked.Add(1)
 	m := &nats.Msg{
 		Subject: n.cfg.Prefix + ".ask", Reply: n.inbox,
-		Data: marshal(&replicav1.Ask{Origin: n.cfg.Name, Boot: n.boot, All: true}),
+		Data: marshal(&replicav1.Ask{Origin: n.cfg.Name, Boot: n.boot, All: true, Greet: knows}),
 	}
 	if err := n.nc.PublishMsg(m); err != nil {
 		n.log.LogAttrs(context.Background(), slog.LevelDebug, "question not sent", slog.Any("error", err))
@@ -296,14 +302,20 @@ func (n *Node) onAsk(msg *nats.Msg) {
 		return
 	}
 	n.count.answered.Add(1)
-	if m.GetAll() {
-		n.answer(msg, &replicav1.Answer{})
+	if m.GetAll() || m.GetGreet() {
+		if m.GetAll() {
+			n.answer(msg, &replicav1.Answer{})
+		}
 		n.mu.Lock()
-		if len(n.answers) < maxOrigins {
+		if m.GetAll() && len(n.answers) < maxOrigins {
 			n.answers = append(n.answers, msg)
 		}
 		for s := range n.streams {
-			s.wanted.Store(true)
+			if m.GetGreet() {
+				s.greeting.Store(true)
+			} else {
+				s.wanted.Store(true)
+			}
 		}
 		n.mu.Unlock()
 		wake(n.todo)

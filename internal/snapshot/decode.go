@@ -65,7 +65,9 @@ func decode(r io.Reader, fingerprint uint64, begin func(header) target) (Totals,
 
 func (d *decoder) file(fingerprint uint64, begin func(header) target) (t Totals, err error) {
 	var head [len(magic)]byte
-	if _, err := io.ReadFull(d.r, head[:]); err != nil || string(head[:]) != magic {
+	if _, err := io.ReadFull(d.r, head[:]); !isEnd(err) {
+		return t, err
+	} else if string(head[:]) != magic {
 		return t, fmt.Errorf("it does not begin with %q", magic)
 	}
 	k, err := d.next()
@@ -172,10 +174,15 @@ func (d *decoder) next() (kind, error) {
 
 // ended says what the end of a file means where there should be more.
 func ended(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if isEnd(err) {
 		return errors.New("it ends in the middle")
 	}
 	return err
+}
+
+// isEnd says whether that is all that stopped a reader, if anything did.
+func isEnd(err error) bool {
+	return err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 func (d *decoder) header(k kind) (h header, err error) {
@@ -316,8 +323,10 @@ func (d *decoder) end(t Totals) error {
 	if t != want {
 		return fmt.Errorf("it holds %+v and should hold %+v", t, want)
 	}
-	if _, err := d.r.ReadByte(); !errors.Is(err, io.EOF) {
+	if _, err := d.r.ReadByte(); err == nil {
 		return errors.New("it goes on after its end")
+	} else if !errors.Is(err, io.EOF) {
+		return err
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -121,9 +122,14 @@ func (d *Dir) Write(ctx context.Context, o *oracle.Oracle, now time.Time) (Writt
 	return w, errors.Join(d.sync(), d.prune())
 }
 
+// Write writes what a file would have, for who keeps it elsewhere. secret is the deployment's. ctx ends it between two frames.
+func Write(ctx context.Context, to io.Writer, secret string, o *oracle.Oracle, now time.Time) (Written, error) {
+	return write(ctx, to, fingerprint(secret), o, now)
+}
+
 // write writes the contents of a file.
-func write(ctx context.Context, f *os.File, fingerprint uint64, o *oracle.Oracle, now time.Time) (Written, error) {
-	c := &counting{ctx: ctx, f: f}
+func write(ctx context.Context, to io.Writer, fingerprint uint64, o *oracle.Oracle, now time.Time) (Written, error) {
+	c := &counting{ctx: ctx, to: to}
 	b := bufio.NewWriterSize(c, 256<<10)
 	e, err := newEncoder(b, fingerprint, now)
 	if err != nil {
@@ -138,10 +144,10 @@ func write(ctx context.Context, f *os.File, fingerprint uint64, o *oracle.Oracle
 	return Written{Totals: e.totals, Bytes: c.n}, nil
 }
 
-// counting counts what goes into a file, until its context is over.
+// counting counts what goes to a writer, until its context is over.
 type counting struct {
 	ctx context.Context //nolint:containedctx // an io.Writer has no other way to be told
-	f   *os.File
+	to  io.Writer
 	n   int64
 }
 
@@ -150,7 +156,7 @@ func (c *counting) Write(b []byte) (int, error) {
 	if err := context.Cause(c.ctx); err != nil {
 		return 0, err
 	}
-	n, err := c.f.Write(b)
+	n, err := c.to.Write(b)
 	c.n += int64(n)
 	return n, err
 }
@@ -200,7 +206,7 @@ func (d *Dir) Load(ctx context.Context, o *oracle.Oracle, now time.Time) (Loaded
 			return l, err
 		}
 		path := filepath.Join(d.path, fileName(n))
-		err := d.load(&l, path, o, now)
+		err := load(&l, func() (io.ReadCloser, error) { return os.Open(path) }, d.fingerprint, o, now)
 		if err == nil {
 			l.Path = path
 			return l, nil
@@ -210,21 +216,21 @@ func (d *Dir) Load(ctx context.Context, o *oracle.Oracle, now time.Time) (Loaded
 	return l, nil
 }
 
+// Load is Dir.Load for one that is kept elsewhere; open is called twice. An error says that nothing of it is in the oracle.
+func Load(open func() (io.ReadCloser, error), secret string, o *oracle.Oracle, now time.Time) (Loaded, error) {
+	var l Loaded
+	err := load(&l, open, fingerprint(secret), o, now)
+	return l, err
+}
+
 // load reads a file twice: once to see that it is whole, and once to build from it.
-func (d *Dir) load(l *Loaded, path string, o *oracle.Oracle, now time.Time) (err error) {
-	f, err := os.Open(path)
+func load(l *Loaded, open func() (io.ReadCloser, error), fingerprint uint64, o *oracle.Oracle, now time.Time) error {
+	totals, err := read(open, fingerprint, func(header) target { return ignore{} })
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if l.Totals, err = decode(f, d.fingerprint, func(header) target { return ignore{} }); err != nil {
-		return err
-	}
-	if _, err := f.Seek(0, 0); err != nil {
-		return err
-	}
 	var r *oracle.Restoring
-	_, err = decode(f, d.fingerprint, func(h header) target {
+	_, err = read(open, fingerprint, func(h header) target {
 		l.Saved = h.written
 		r = o.Restore(h.written, now)
 		return r
@@ -236,8 +242,18 @@ func (d *Dir) load(l *Loaded, path string, o *oracle.Oracle, now time.Time) (err
 		r.Abort()
 		return err
 	}
-	l.Shown = r.Commit()
+	l.Totals, l.Shown = totals, r.Commit()
 	return nil
+}
+
+// read reads it once.
+func read(open func() (io.ReadCloser, error), fingerprint uint64, begin func(header) target) (t Totals, err error) {
+	f, err := open()
+	if err != nil {
+		return t, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return decode(f, fingerprint, begin)
 }
 
 // ignore is for a look at a file.

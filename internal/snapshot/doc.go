@@ -29,6 +29,8 @@
 //     the oracle, and shown there only when all of it is built;
 //   - a folder belongs to one process at a time.
 //
+// Write and Load do the same for who keeps the bytes elsewhere, and sees to it that what is there is whole.
+//
 // # Cost and concurrency
 //
 // Writing copies one rank at a time and holds up the reports of that rank only, for as long as the copy takes; nobody waits

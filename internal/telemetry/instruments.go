@@ -115,6 +115,7 @@ const (
 	mReplicaTarget = "kvoracle.replication.targets"
 	mDifferences   = "kvoracle.replication.differences"
 	mAnnouncements = "kvoracle.replication.announcements"
+	mCopies        = "kvoracle.replication.snapshots"
 	mNotices       = "kvoracle.replication.notices"
 )
 
@@ -222,6 +223,7 @@ func Instruments() []Instrument {
 		{mReplicaTarget, Gauge, "{target}", "Targets by how their reports come: local, by way of other replicas (followed), and those of the latter that miss something until it is announced (lacking).", []string{kState}, nil},
 		{mDifferences, Counter, "{difference}", "What was found missing: gap in a target's entries, hole in the log (its limits were too small), standing (a target differed from its origin's). Each is announced anew.", []string{kReason}, nil},
 		{mAnnouncements, Counter, "{announcement}", "Announcements of whole targets: asked for here, asked of this replica (received), written by it.", []string{kOutcome}, nil},
+		{mCopies, Counter, "{snapshot}", "Snapshots of the index that replicas keep in NATS: written by this one, failed (not written, or the bucket not found out about); at the start loaded, or refused (not whole, damaged, of another version, deployment or log, or older than the log); and swept, remains of one whose writer has died.", []string{kOutcome}, nil},
 		{mNotices, Counter, "{notice}", "Bookings, steps of requests and samples of load among replicas: told, untold (no room or no NATS), heard, missed (messages that did not come), refused (of what is not known here, or known already), held (steps that came before their booking), unheld (it never came).", []string{kOutcome}, nil},
 		{mForgone, Counter, "{prompt}", "Prompts routed whose blocks are not expected anywhere, because too many are already.", nil, nil},
 		{mGuesses, Gauge, "{prompt}", "Prompts under way whose blocks are expected and not confirmed.", nil, nil},

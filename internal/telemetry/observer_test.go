@@ -192,7 +192,7 @@ func TestTableTellsTheTruth(t *testing.T) {
 	tel.Loaded("loaded")
 	if err := tel.WatchReplication(func() telemetry.Replication {
 		return telemetry.Replication{
-			Entries: map[string]uint64{"written": 1}, Differences: map[string]uint64{"gap": 2}, Announcements: map[string]uint64{"asked": 3}, Notices: map[string]uint64{"told": 1},
+			Entries: map[string]uint64{"written": 1}, Differences: map[string]uint64{"gap": 2}, Announcements: map[string]uint64{"asked": 3}, Snapshots: map[string]uint64{"written": 1}, Notices: map[string]uint64{"told": 1},
 		}
 	}); err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ type Replication struct {
 	Written, Read uint64            // bytes
 	Differences   map[string]uint64 // by reason: gap, hole, standing
 	Announcements map[string]uint64 // by outcome: asked, received, written
+	Snapshots     map[string]uint64 // by outcome: written, failed, loaded, refused, swept
 	Notices       map[string]uint64 // by outcome: told, untold, heard, missed, refused, held, unheld
 }
 
@@ -29,21 +30,21 @@ func (t *Telemetry) WatchReplication(stats func() Replication) error {
 		s := stats()
 		g.observe(o, &s)
 		return nil
-	}, g.replicas, g.there, g.behind, g.targets, g.entries, g.bytes, g.differences, g.announcements, g.notices)
+	}, g.replicas, g.there, g.behind, g.targets, g.entries, g.bytes, g.differences, g.announcements, g.snapshots, g.notices)
 	return err
 }
 
 // replication are the instruments of it.
 type replication struct {
-	replicas, there, behind, targets                    metric.Int64ObservableGauge
-	entries, bytes, differences, announcements, notices metric.Int64ObservableCounter
+	replicas, there, behind, targets                               metric.Int64ObservableGauge
+	entries, bytes, differences, announcements, snapshots, notices metric.Int64ObservableCounter
 }
 
 func newReplication(b *builder) replication {
 	return replication{
 		replicas: b.gauge(mReplicas), there: b.gauge(mLogThere), behind: b.gauge(mLogBehind), targets: b.gauge(mReplicaTarget), entries: b.total(mLogEntries),
 		bytes: b.total(mLogBytes), differences: b.total(mDifferences), announcements: b.total(mAnnouncements),
-		notices: b.total(mNotices),
+		snapshots: b.total(mCopies), notices: b.total(mNotices),
 	}
 }
 
@@ -67,7 +68,13 @@ func (g *replication) observe(o metric.Observer, s *Replication) {
 		counter metric.Int64ObservableCounter
 		key     string
 		values  map[string]uint64
-	}{{g.entries, kOutcome, s.Entries}, {g.differences, kReason, s.Differences}, {g.announcements, kOutcome, s.Announcements}, {g.notices, kOutcome, s.Notices}} {
+	}{
+		{g.entries, kOutcome, s.Entries},
+		{g.differences, kReason, s.Differences},
+		{g.announcements, kOutcome, s.Announcements},
+		{g.snapshots, kOutcome, s.Snapshots},
+		{g.notices, kOutcome, s.Notices},
+	} {
 		for name, n := range x.values {
 			o.ObserveInt64(x.counter, asCount(n), by(x.key, name))
 		}

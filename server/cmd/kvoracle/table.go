@@ -103,7 +103,7 @@ func (s *settings) groups() []group {
 		}},
 		{"What outlives it", []setting{
 			{"data-dir", "folder of its own to keep the index in over a restart; empty: none", str(&s.DataDir)},
-			{"snapshot-interval", "how often the index is saved there", span(&s.SnapshotInterval)},
+			{"snapshot-interval", "how often the index is saved there, and by one of several replicas in NATS", span(&s.SnapshotInterval)},
 			{"snapshots-only", "keep no log of reports there: cheaper, and a crash loses what came since", yes(&s.SnapshotsOnly)},
 		}},
 		{"Several replicas", []setting{

@@ -586,7 +586,10 @@ type Ask struct {
 	// Its data-parallel rank.
 	DpRank uint32 `protobuf:"varint,5,opt,name=dp_rank,json=dpRank,proto3" json:"dp_rank,omitempty"`
 	// The reporter itself shall send a snapshot: what it said is doubted.
-	FromReporter  bool `protobuf:"varint,6,opt,name=from_reporter,json=fromReporter,proto3" json:"from_reporter,omitempty"`
+	FromReporter bool `protobuf:"varint,6,opt,name=from_reporter,json=fromReporter,proto3" json:"from_reporter,omitempty"`
+	// All streams shall only say hello again, under the batch they stand at and with their digests: whoever asks knows their
+	// contents, or will tell what it lacks. With all this is instead of announcing everything.
+	Greet         bool `protobuf:"varint,7,opt,name=greet,proto3" json:"greet,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -659,6 +662,13 @@ func (x *Ask) GetDpRank() uint32 {
 func (x *Ask) GetFromReporter() bool {
 	if x != nil {
 		return x.FromReporter
+	}
+	return false
+}
+
+func (x *Ask) GetGreet() bool {
+	if x != nil {
+		return x.Greet
 	}
 	return false
 }
@@ -1425,14 +1435,15 @@ const file_kvoracle_replica_v1_replica_proto_rawDesc = "" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12\x18\n" +
 	"\aleaving\x18\x03 \x01(\bR\aleaving\x12\x14\n" +
-	"\x05space\x18\x04 \x01(\aR\x05space\"\x99\x01\n" +
+	"\x05space\x18\x04 \x01(\aR\x05space\"\xaf\x01\n" +
 	"\x03Ask\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12\x10\n" +
 	"\x03all\x18\x03 \x01(\bR\x03all\x12\x16\n" +
 	"\x06worker\x18\x04 \x01(\tR\x06worker\x12\x17\n" +
 	"\adp_rank\x18\x05 \x01(\rR\x06dpRank\x12#\n" +
-	"\rfrom_reporter\x18\x06 \x01(\bR\ffromReporter\"d\n" +
+	"\rfrom_reporter\x18\x06 \x01(\bR\ffromReporter\x12\x14\n" +
+	"\x05greet\x18\a \x01(\bR\x05greet\"d\n" +
 	"\x06Answer\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12\x12\n" +
