@@ -46,7 +46,6 @@ type AuthFunc func(ctx context.Context, fullMethod string) (context.Context, err
 // and recovery. Every other unary call, Route among them, has the same in one function, lean, for a chain costs closures.
 func (s *Server) interceptors() (grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
 	rescue := recovery.WithRecoveryHandlerContext(s.recovered)
-	events := []logging.Option{logging.WithLogOnEvents(logging.FinishCall)}
 
 	unary := []grpc.UnaryServerInterceptor{s.watch.unary}
 	stream := []grpc.StreamServerInterceptor{s.watch.stream}
@@ -60,9 +59,9 @@ func (s *Server) interceptors() (grpc.UnaryServerInterceptor, []grpc.StreamServe
 		calls := selector.MatchFunc(func(_ context.Context, c interceptors.CallMeta) bool {
 			return isControl(c.FullMethod()) && s.audit.wants(c.FullMethod()) == isAction
 		})
-		how := events
+		how := []logging.Option{logging.WithLogOnEvents(logging.FinishCall)}
 		if !isAction {
-			how = append(events[:1:1], logging.WithLevels(levelOfReading))
+			how = append(how, logging.WithLevels(levelOfReading))
 		}
 		unary = append(unary, selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(logTo(s.log), how...), calls))
 		stream = append(stream, selector.StreamServerInterceptor(logging.StreamServerInterceptor(logTo(s.log), how...), calls))
