@@ -127,7 +127,11 @@ func decisionOf(m *kvoraclev1.RouteResponse) Decision {
 				Target:        targetOf(a.GetTarget()),
 				Matched:       matchedOf(a.GetMatched()),
 				PredictedTTFT: seconds(a.GetPredictedTtftSeconds()),
+				Blocks:        a.GetConfidence().GetBlocks(),
+				Load:          a.GetConfidence().GetLoad(),
 				Prefill:       prefillOf(a.GetPrefillTarget()),
+				PrefillBlocks: a.GetPrefillConfidence().GetBlocks(),
+				PrefillLoad:   a.GetPrefillConfidence().GetLoad(),
 			}
 		}
 	}

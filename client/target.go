@@ -85,8 +85,15 @@ type Alternative struct {
 
 	Matched       Matched
 	PredictedTTFT time.Duration // from the time of the decision; 0 in a fallback
+	// Blocks and Load say how far the picture of it can be trusted; unspecified in a fallback, and by an oracle that is too old
+	// to say so.
+	Blocks BlockConfidence
+	Load   LoadConfidence
 	// Prefill is where to prefill for it with PhaseBoth; nil: it does all it was asked for.
 	Prefill *Target
+	// PrefillBlocks and PrefillLoad say the same of Prefill; unspecified without one.
+	PrefillBlocks BlockConfidence
+	PrefillLoad   LoadConfidence
 }
 
 func targetOf(t *kvoraclev1.Target) Target {

@@ -182,6 +182,58 @@ func TestPartialAndApproximateAreSaidEverywhere(t *testing.T) {
 	}
 }
 
+// TestAlternativesSayWhatIsKnownOfThem: a runner-up's confidence is its own, of whatever kind it is, of a pair's start too, and
+// is the same when the answer is asked for again.
+func TestAlternativesSayWhatIsKnownOfThem(t *testing.T) {
+	s := up(t, Config{MaxBlocks: 5})
+	run := script.New(s.conn)
+	defer run.Close()
+	for _, x := range [][2]string{
+		{"RB fresh e1 s1 +[A AB]", "ack s1 fresh held=2 stored=2"},
+		{"RB warming e1 s7 +[A]", "ack s6 warming held=0 ignored=1\nrefused op 0: awaiting_snapshot"},
+		{"RB stale e1 s1 +[A]", "ack s1 fresh held=1 stored=1"},
+		{"RB stale s3 +[X]", "ack s1 stale held=1 gaps=1\nresync gap expected=2 received=3"},
+		{"register silent", "ok"},
+		{"RL fresh run=1", "applied=1 ignored=0 in_flight=1 booked=0"},
+		{"RL silent run=0", "applied=1 ignored=0 in_flight=0 booked=0"},
+		{"RT AB else=3 id=q", "-> fresh(2) least_cost\nelse stale(1):stale,imputed\nelse silent(0):silent,reported\nelse warming(0):warming,imputed"},
+		{"RT AB else=3 id=q as=r1", "-> fresh(2) least_cost repeated\nelse stale(1):stale,imputed\nelse silent(0):silent,reported\nelse warming(0):warming,imputed"},
+		{"RT AB else=1 id=q as=r2", "-> fresh(2) least_cost repeated\nelse stale(1):stale,imputed\nelse silent(0):silent,reported\nelse warming(0):warming,imputed"},
+		{"cancel r1", "applied"},
+		{"RT AB id=p", "-> fresh(2) least_cost"},
+		{"RT AB id=p else=2 as=r3", "-> fresh(2) least_cost repeated\nelse stale(1):stale,imputed\nelse silent(0):silent,reported"},
+		{"cancel r3", "applied"},
+
+		{"RB full e1 s1 +[A AB ABC ABCD]", "ack s1 partial held=2 stored=2 refused=2 evicted=2\nrefused op 2: capacity\nrefused op 3: capacity"},
+		{"RL full run=9", "applied=1 ignored=0 in_flight=9 booked=0"},
+		{"RT ABX deny=stale,silent,warming else=1 as=r4", "-> fresh(2) least_cost\nelse full(2):partial,reported"},
+		{"cancel r4", "applied"},
+		{"RT XYZ allow=silent as=r5", "-> silent(0) only_candidate silent"},
+		{"first r5", "applied"},
+		{"free r5", "applied"},
+		{"RT AB allow=fresh,silent else=1", "-> fresh(2) least_cost\nelse silent(0):approximate,reported"},
+
+		{"worker pre roles=prefill", ""},
+		{"worker one roles=decode", ""},
+		{"worker two roles=decode", ""},
+		{"RB pre e1 s1 clear", "ack s1 fresh held=0"},
+		{"RB pre s3 clear", "ack s1 stale held=0 gaps=1\nresync gap expected=2 received=3"},
+		{"RL pre run=0", "applied=1 ignored=0 in_flight=0 booked=0"},
+		{"RB one e1 s1 clear", "ack s1 fresh held=0"},
+		{"RB two e1 s4 clear", "ack s3 warming held=0 ignored=1\nrefused op 0: awaiting_snapshot"},
+		{"RT XYZ phase=both allow=pre,one,two else=1 id=b", "-> pre(0):stale > one(0) tie_least_recent load_imputed\nelse pre:stale,reported > two(0):warming,imputed"},
+		{"RT XYZ phase=both allow=pre,one,two else=1 id=b", "-> pre(0):stale > one(0) tie_least_recent load_imputed repeated\nelse pre:stale,reported > two(0):warming,imputed"},
+	} {
+		answer, err := run.Step(t.Context(), x[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSuffix(answer, "\n"); got != x[1] {
+			t.Errorf("%s: got\n%s\nwant\n%s", x[0], got, x[1])
+		}
+	}
+}
+
 // TestPredictionErrorIsToldByWorker: what engines count stands beside what was matched, for each worker, in the metrics and in
 // the list. A request that went elsewhere than decided says nothing about either.
 func TestPredictionErrorIsToldByWorker(t *testing.T) {

@@ -186,14 +186,22 @@ type Row struct {
 	Blocks   BlockConfidence
 	Load     load.Confidence
 	Prefill  *TargetRef // of a pair: who would prefill for it; nil: it does both, or no pair is wanted
+
+	PrefillBlocks BlockConfidence // of Prefill
+	PrefillLoad   load.Confidence
 }
 
 // Alternative is a runner-up.
 type Alternative struct {
 	Target  TargetRef
 	Matched TierTokens
-	TTFT    float64    // seconds
+	TTFT    float64 // seconds
+	Blocks  BlockConfidence
+	Load    load.Confidence
 	Prefill *TargetRef // of a pair: who would prefill for it; nil: it does both, or no pair is wanted
+
+	PrefillBlocks BlockConfidence // of Prefill
+	PrefillLoad   load.Confidence
 }
 
 // SessionOutcome is what a decision did to a session.

@@ -51,7 +51,16 @@ type remembered struct {
 	session         SessionOutcome
 	isText          bool
 	numAlternatives uint8
+	pictures        [fewAlternatives]picture // of alternatives
 }
+
+// picture is how far that of a target could be trusted.
+type picture struct {
+	blocks BlockConfidence
+	load   load.Confidence
+}
+
+func pictureOf(c *candidate) picture { return picture{c.blocks, c.state.Confidence} }
 
 // fewAlternatives is what most ask for.
 const fewAlternatives = 2
@@ -81,8 +90,8 @@ type kept struct {
 	terms        [policy.NumTerms]float32
 	cost, ttft   float32
 	why          Exclusion
-	blocks       BlockConfidence
-	load         load.Confidence
+	picture      picture
+	startPicture picture // of start
 }
 
 // rowsEach bounds what is kept of one decision, candidates and excluded alike. In a larger fleet the best and any others
@@ -181,6 +190,7 @@ func (m *remembered) note(a *Answer, w *work, isPair bool) {
 	for i := range a.Alternatives {
 		c := &w.targets[w.picks[w.choice.Order[1+i]]]
 		m.alternatives[i] = runnerUp{c.worker, c.id, int32(c.rank), few(&c.held), a.Alternatives[i].TTFT}
+		m.pictures[i] = pictureOf(c)
 		m.numAlternatives++
 	}
 }
@@ -194,8 +204,10 @@ func (h *history) tell(m *remembered, a *Answer) *Answer {
 		return a
 	}
 	for i := range m.alternatives[:m.numAlternatives] {
-		x := &m.alternatives[i]
-		room = append(room, Alternative{Target: refTo(x.worker, x.id, x.rank), Matched: many(&x.held), TTFT: x.ttft})
+		x, known := &m.alternatives[i], m.pictures[i]
+		room = append(room, Alternative{
+			Target: refTo(x.worker, x.id, x.rank), Matched: many(&x.held), TTFT: x.ttft, Blocks: known.blocks, Load: known.load,
+		})
 	}
 	*a = Answer{
 		Decision: m.id, Target: refTo(m.worker, m.target, m.rank), Matched: many(&m.held), Usable: many(&m.usable),
@@ -253,7 +265,7 @@ func (h *history) next() *kept {
 func (k *kept) fill(c *candidate, s *policy.Score) {
 	k.worker, k.id, k.rank, k.start = c.worker, c.id, int32(c.rank), nil
 	k.held, k.usable = few(&c.held), few(&c.usable)
-	k.expected, k.inFlight, k.why, k.blocks, k.load = int32(c.guess), int32(c.state.InFlight), c.why, c.blocks, c.state.Confidence
+	k.expected, k.inFlight, k.why, k.picture = int32(c.guess), int32(c.state.InFlight), c.why, pictureOf(c)
 	k.uncached, k.cached, k.cost, k.ttft = int32(s.Uncached), int32(s.Cached), float32(s.Cost), float32(s.TTFT)
 	for i, v := range s.Terms.Values() {
 		k.terms[i] = float32(v)
@@ -263,7 +275,7 @@ func (k *kept) fill(c *candidate, s *policy.Score) {
 // begin notes who would prefill, or nobody.
 func (k *kept) begin(c *candidate) {
 	if c != nil {
-		k.start, k.startID, k.startRank = c.worker, c.id, int32(c.rank)
+		k.start, k.startID, k.startRank, k.startPicture = c.worker, c.id, int32(c.rank), pictureOf(c)
 	}
 }
 
@@ -272,7 +284,7 @@ func (k *kept) row() Row {
 		Target:   refTo(k.worker, k.id, k.rank),
 		Excluded: k.why, Matched: many(&k.held), Usable: many(&k.usable), Expected: int(k.expected), InFlight: int(k.inFlight),
 		Score:  policy.Score{Cost: float64(k.cost), TTFT: float64(k.ttft), Uncached: int(k.uncached), Cached: int(k.cached)},
-		Blocks: k.blocks, Load: k.load,
+		Blocks: k.picture.blocks, Load: k.picture.load,
 	}
 	var terms [policy.NumTerms]float64
 	for i, v := range k.terms {
@@ -281,7 +293,7 @@ func (k *kept) row() Row {
 	r.Score.Terms = policy.TermsOf(&terms)
 	if k.start != nil {
 		start := refTo(k.start, k.startID, k.startRank)
-		r.Prefill = &start
+		r.Prefill, r.PrefillBlocks, r.PrefillLoad = &start, k.startPicture.blocks, k.startPicture.load
 	}
 	return r
 }

@@ -126,28 +126,24 @@ func (p *pairing) start(end int) *candidate {
 	return nil
 }
 
-// refStart names who prefills for an end.
-func (p *pairing) refStart(end int) *TargetRef {
-	c := p.start(end)
-	if c == nil {
-		return nil
-	}
-	t := ref(c)
-	return &t
-}
-
 // name puts the starts into an answer.
 func (p *pairing) name(a *Answer, w *work) {
 	a.Policy = policy.DefaultLeastTime().Name()
 	if c := p.start(w.choice.Best); c != nil {
-		a.Prefill, a.PrefillMatched = p.refStart(w.choice.Best), c.held
-		a.PrefillBlocks, a.PrefillLoad = c.blocks, c.state.Confidence
+		start := ref(c)
+		a.Prefill, a.PrefillMatched, a.PrefillBlocks, a.PrefillLoad = &start, c.held, c.blocks, c.state.Confidence
 	}
 	for i := range a.Alternatives {
-		a.Alternatives[i].Prefill = p.refStart(w.choice.Order[1+i])
+		if c, x := p.start(w.choice.Order[1+i]), &a.Alternatives[i]; c != nil {
+			start := ref(c)
+			x.Prefill, x.PrefillBlocks, x.PrefillLoad = &start, c.blocks, c.state.Confidence
+		}
 	}
 	for i := range a.Rows[:min(len(a.Rows), len(w.choice.Order))] {
-		a.Rows[i].Prefill = p.refStart(w.choice.Order[i])
+		if c, x := p.start(w.choice.Order[i]), &a.Rows[i]; c != nil {
+			start := ref(c)
+			x.Prefill, x.PrefillBlocks, x.PrefillLoad = &start, c.blocks, c.state.Confidence
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/load"
 )
 
 // duo makes an oracle with workers of the given roles, in racks, all of which report that they hold nothing.
@@ -184,7 +185,8 @@ func TestPairLimitsAndExclusions(t *testing.T) {
 	}
 	later := o.Explain(a.Decision)
 	for _, rows := range [][]Row{a.Rows, later.Rows} {
-		if len(rows) == 0 || rows[0].Prefill == nil || rows[0].Prefill.Worker != "p2" || rows[0].Score.Terms.Transfer <= 0 {
+		if len(rows) == 0 || rows[0].Prefill == nil || rows[0].Prefill.Worker != "p2" || rows[0].Score.Terms.Transfer <= 0 ||
+			rows[0].PrefillBlocks != Fresh || rows[0].PrefillLoad != load.BookedOnly {
 			t.Errorf("reasons: %+v", rows)
 		}
 	}

@@ -466,7 +466,9 @@ func (w *work) alternatives(out []Alternative, most int) []Alternative {
 	}
 	for _, i := range w.choice.Order[1 : n+1] {
 		c := &w.targets[w.picks[i]]
-		out = append(out, Alternative{Target: ref(c), Matched: c.held, TTFT: w.choice.Scores[i].TTFT})
+		out = append(out, Alternative{
+			Target: ref(c), Matched: c.held, TTFT: w.choice.Scores[i].TTFT, Blocks: c.blocks, Load: c.state.Confidence,
+		})
 	}
 	return out
 }

@@ -55,7 +55,11 @@ func (r *Runner) ask(ctx context.Context, overlap bool, args []string, o map[str
 			r.names[as] = m.GetDecisionId()
 		}
 		if times == 1 {
-			return r.printChoice(m), nil
+			answer := r.printChoice(m)
+			if o["else"] != "" {
+				answer += r.printAlternatives(m)
+			}
+			return answer, nil
 		}
 	}
 	return printCounts(chosen), nil
@@ -114,6 +118,12 @@ func (r *Runner) request(prompt string, o map[string]string) (*kvoraclev1.RouteR
 			req.Priority = int32(n)
 		case "tenant":
 			req.TenantId = v
+		case "else":
+			n, err := strconv.ParseUint(v, 10, 32)
+			if err != nil {
+				return nil, err
+			}
+			req.MaxAlternatives = uint32(n)
 		case "img", "lora", "salt", "session", "id", "as", "scheme":
 		default:
 			if err := label(req, k, v); err != nil {

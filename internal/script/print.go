@@ -127,6 +127,23 @@ func (r *Runner) printChoice(m *kvoraclev1.RouteResponse) string {
 	return out + "\n"
 }
 
+// printAlternatives shows the runners-up in order, a line each, with what is known of them.
+func (r *Runner) printAlternatives(m *kvoraclev1.RouteResponse) string {
+	var out strings.Builder
+	known := func(c *kvoraclev1.Confidence) string {
+		return ":" + word(c.GetBlocks().String(), "BLOCK_CONFIDENCE_") + "," + word(c.GetLoad().String(), "LOAD_CONFIDENCE_")
+	}
+	for _, a := range m.GetAlternatives() {
+		out.WriteString("else ")
+		if p := a.GetPrefillTarget(); p != nil {
+			out.WriteString(r.label(p) + known(a.GetPrefillConfidence()) + " > ")
+		}
+		t := a.GetTarget()
+		fmt.Fprintf(&out, "%s(%d)%s\n", r.label(t), total(a.GetMatched())/uint64(r.worker(t.GetWorkerId()).size), known(a.GetConfidence()))
+	}
+	return out.String()
+}
+
 // printOverlap shows the blocks each candidate holds, in order of names, and why the others are none; with guesses, also
 // those it is expected to hold beyond them.
 func (r *Runner) printOverlap(m *kvoraclev1.RouteResponse, guesses bool) string {

@@ -34,6 +34,10 @@ func AppendAnswer(b []byte, a *oracle.Answer) []byte {
 		if alt.Prefill != nil {
 			b = appendTarget(b, 4, *alt.Prefill)
 		}
+		b = appendConfidence(b, 5, alt.Blocks, alt.Load)
+		if alt.Prefill != nil {
+			b = appendConfidence(b, 6, alt.PrefillBlocks, alt.PrefillLoad)
+		}
 		b = end(b, at)
 	}
 	b = appendConfidence(b, 8, a.Blocks, a.Load)

@@ -253,9 +253,13 @@ func EncodeAnswer(a *oracle.Answer, explain bool) *kvoraclev1.RouteResponse {
 	}
 	for i := range a.Alternatives {
 		alt := &a.Alternatives[i]
-		m.Alternatives = append(m.Alternatives, &kvoraclev1.Alternative{
-			Target: target(alt.Target), Matched: tiers(alt.Matched), PredictedTtftSeconds: alt.TTFT, PrefillTarget: targetOrNone(alt.Prefill),
-		})
+		x := &kvoraclev1.Alternative{
+			Target: target(alt.Target), Matched: tiers(alt.Matched), PredictedTtftSeconds: alt.TTFT, Confidence: confidence(alt.Blocks, alt.Load),
+		}
+		if alt.Prefill != nil {
+			x.PrefillTarget, x.PrefillConfidence = target(*alt.Prefill), confidence(alt.PrefillBlocks, alt.PrefillLoad)
+		}
+		m.Alternatives = append(m.Alternatives, x)
 	}
 	if explain {
 		for i := range a.Rows {
@@ -278,7 +282,9 @@ func encodeRow(r *oracle.Row) *kvoraclev1.CandidateExplanation {
 	if r.Excluded != oracle.NotExcluded {
 		return m
 	}
-	m.PrefillTarget = targetOrNone(r.Prefill)
+	if r.Prefill != nil {
+		m.PrefillTarget, m.PrefillConfidence = target(*r.Prefill), confidence(r.PrefillBlocks, r.PrefillLoad)
+	}
 	m.UncachedTokens = uint64(r.Score.Uncached)
 	m.TotalCostSeconds = r.Score.Cost
 	m.PredictedTtftSeconds = r.Score.TTFT
@@ -290,13 +296,6 @@ func encodeRow(r *oracle.Row) *kvoraclev1.CandidateExplanation {
 
 func target(t oracle.TargetRef) *kvoraclev1.Target {
 	return &kvoraclev1.Target{WorkerId: t.Worker, DpRank: uint32(t.Rank), Address: t.Address}
-}
-
-func targetOrNone(t *oracle.TargetRef) *kvoraclev1.Target {
-	if t == nil {
-		return nil
-	}
-	return target(*t)
 }
 
 func tiers(t oracle.TierTokens) *kvoraclev1.TokensByTier {

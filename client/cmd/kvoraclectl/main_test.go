@@ -68,7 +68,7 @@ func TestCommands(t *testing.T) {
 		code int
 		want []string // in either output
 	}{
-		{[]string{"route", "--model", "m", "--tokens", prompt}, 0, []string{"w1: holds 8 of 9 prompt tokens", "why: least cost", "else: w2 (4 tokens"}},
+		{[]string{"route", "--model", "m", "--tokens", prompt}, 0, []string{"w1: holds 8 of 9 prompt tokens", "why: least cost", "else: w2 (4 tokens, ", "cache fresh, load booked only)"}},
 		{[]string{"route", "--model", "m", "--tokens", prompt, "--explain", "--deny", "w1"}, 0, []string{"w2: holds 4 of 9", "excluded: denied", "prefill"}},
 		{[]string{"route", "--model", "none", "--tokens", "1"}, 1, []string{"kvoraclectl: NotFound: model: got \"none\""}},
 		{[]string{"route", "--tokens", "x"}, 1, []string{"no token id"}},
@@ -119,11 +119,11 @@ func TestCommands(t *testing.T) {
 func TestScriptTellsDifferences(t *testing.T) {
 	addr := live(t)
 	file := filepath.Join(t.TempDir(), "case.txt")
-	if err := os.WriteFile(file, []byte("list\n----\nw9 is there\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("# config max_blocks=3\nlist\n----\nw9 is there\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	code, out, errs := ctl(t, "--server", addr, "script", file)
-	if code != 1 || !strings.Contains(out, "no workers") || !strings.Contains(errs, "1 of 1 answers differ") {
+	if code != 1 || !strings.Contains(out, "for a server that was started with --max-blocks=3\n") || !strings.Contains(out, "no workers") || !strings.Contains(errs, "1 of 1 answers differ") {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
 }

@@ -126,7 +126,8 @@ func printDecision(e *env, m *kvoraclev1.RouteResponse) error {
 			} else {
 				fmt.Fprint(e.out, ", ")
 			}
-			fmt.Fprintf(e.out, "%s (%d tokens, %.0f ms)", targetName(a.GetTarget()), tokensOf(a.GetMatched()), a.GetPredictedTtftSeconds()*1e3)
+			fmt.Fprintf(e.out, "%s (%d tokens, %.0f ms; cache %s, load %s)", targetName(a.GetTarget()), tokensOf(a.GetMatched()),
+				a.GetPredictedTtftSeconds()*1e3, word(a.GetConfidence().GetBlocks(), "BLOCK_CONFIDENCE_"), word(a.GetConfidence().GetLoad(), "LOAD_CONFIDENCE_"))
 		}
 		if len(m.GetAlternatives()) > 0 {
 			fmt.Fprintln(e.out)

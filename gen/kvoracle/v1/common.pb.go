@@ -467,12 +467,12 @@ func (x *TokensByTier) GetShared() uint64 {
 	return 0
 }
 
-// Confidence is the trust behind one answer.
+// Confidence is the trust in the picture of one target.
 type Confidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the chosen target's KV cache.
+	// Of its KV cache.
 	Blocks BlockConfidence `protobuf:"varint,1,opt,name=blocks,proto3,enum=kvoracle.v1.BlockConfidence" json:"blocks,omitempty"`
-	// Of the chosen target's load.
+	// Of its load.
 	Load          LoadConfidence `protobuf:"varint,2,opt,name=load,proto3,enum=kvoracle.v1.LoadConfidence" json:"load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

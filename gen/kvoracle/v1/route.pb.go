@@ -1026,8 +1026,12 @@ type Alternative struct {
 	PredictedTtftSeconds float64 `protobuf:"fixed64,3,opt,name=predicted_ttft_seconds,json=predictedTtftSeconds,proto3" json:"predicted_ttft_seconds,omitempty"`
 	// With PHASE_BOTH: where to prefill for it. Unset otherwise, and when the target does both.
 	PrefillTarget *Target `protobuf:"bytes,4,opt,name=prefill_target,json=prefillTarget,proto3" json:"prefill_target,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// How far the picture of it can be trusted.
+	Confidence *Confidence `protobuf:"bytes,5,opt,name=confidence,proto3" json:"confidence,omitempty"`
+	// With prefill_target: how far the picture of that one can be. Unset otherwise.
+	PrefillConfidence *Confidence `protobuf:"bytes,6,opt,name=prefill_confidence,json=prefillConfidence,proto3" json:"prefill_confidence,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Alternative) Reset() {
@@ -1088,6 +1092,20 @@ func (x *Alternative) GetPrefillTarget() *Target {
 	return nil
 }
 
+func (x *Alternative) GetConfidence() *Confidence {
+	if x != nil {
+		return x.Confidence
+	}
+	return nil
+}
+
+func (x *Alternative) GetPrefillConfidence() *Confidence {
+	if x != nil {
+		return x.PrefillConfidence
+	}
+	return nil
+}
+
 // CandidateExplanation is one row of the reasons.
 type CandidateExplanation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1117,8 +1135,10 @@ type CandidateExplanation struct {
 	// With PHASE_BOTH: the best place to prefill for it, whose terms the cost has in it. Unset otherwise, and when the
 	// candidate would do both.
 	PrefillTarget *Target `protobuf:"bytes,12,opt,name=prefill_target,json=prefillTarget,proto3" json:"prefill_target,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// With prefill_target: trust in that one. Unset otherwise.
+	PrefillConfidence *Confidence `protobuf:"bytes,13,opt,name=prefill_confidence,json=prefillConfidence,proto3" json:"prefill_confidence,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *CandidateExplanation) Reset() {
@@ -1231,6 +1251,13 @@ func (x *CandidateExplanation) GetConfidence() *Confidence {
 func (x *CandidateExplanation) GetPrefillTarget() *Target {
 	if x != nil {
 		return x.PrefillTarget
+	}
+	return nil
+}
+
+func (x *CandidateExplanation) GetPrefillConfidence() *Confidence {
+	if x != nil {
+		return x.PrefillConfidence
 	}
 	return nil
 }
@@ -1626,12 +1653,16 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\x12tpot_target_missed\x18\x12 \x01(\bR\x10tpotTargetMissed\x12%\n" +
 	"\x0equeued_seconds\x18\x13 \x01(\x01R\rqueuedSeconds\x12%\n" +
 	"\x0equeue_position\x18\x14 \x01(\rR\rqueuePosition\x12F\n" +
-	"\x12prefill_confidence\x18\x15 \x01(\v2\x17.kvoracle.v1.ConfidenceR\x11prefillConfidence\"\xe1\x01\n" +
+	"\x12prefill_confidence\x18\x15 \x01(\v2\x17.kvoracle.v1.ConfidenceR\x11prefillConfidence\"\xe2\x02\n" +
 	"\vAlternative\x12+\n" +
 	"\x06target\x18\x01 \x01(\v2\x13.kvoracle.v1.TargetR\x06target\x123\n" +
 	"\amatched\x18\x02 \x01(\v2\x19.kvoracle.v1.TokensByTierR\amatched\x124\n" +
 	"\x16predicted_ttft_seconds\x18\x03 \x01(\x01R\x14predictedTtftSeconds\x12:\n" +
-	"\x0eprefill_target\x18\x04 \x01(\v2\x13.kvoracle.v1.TargetR\rprefillTarget\"\xde\x04\n" +
+	"\x0eprefill_target\x18\x04 \x01(\v2\x13.kvoracle.v1.TargetR\rprefillTarget\x127\n" +
+	"\n" +
+	"confidence\x18\x05 \x01(\v2\x17.kvoracle.v1.ConfidenceR\n" +
+	"confidence\x12F\n" +
+	"\x12prefill_confidence\x18\x06 \x01(\v2\x17.kvoracle.v1.ConfidenceR\x11prefillConfidence\"\xa6\x05\n" +
 	"\x14CandidateExplanation\x12+\n" +
 	"\x06target\x18\x01 \x01(\v2\x13.kvoracle.v1.TargetR\x06target\x128\n" +
 	"\bexcluded\x18\x02 \x01(\x0e2\x1c.kvoracle.v1.ExclusionReasonR\bexcluded\x123\n" +
@@ -1647,7 +1678,8 @@ const file_kvoracle_v1_route_proto_rawDesc = "" +
 	"\n" +
 	"confidence\x18\t \x01(\v2\x17.kvoracle.v1.ConfidenceR\n" +
 	"confidence\x12:\n" +
-	"\x0eprefill_target\x18\f \x01(\v2\x13.kvoracle.v1.TargetR\rprefillTarget\"8\n" +
+	"\x0eprefill_target\x18\f \x01(\v2\x13.kvoracle.v1.TargetR\rprefillTarget\x12F\n" +
+	"\x12prefill_confidence\x18\r \x01(\v2\x17.kvoracle.v1.ConfidenceR\x11prefillConfidence\"8\n" +
 	"\bCostTerm\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aseconds\x18\x02 \x01(\x01R\aseconds\"\x9c\x01\n" +
@@ -1778,35 +1810,38 @@ var file_kvoracle_v1_route_proto_depIdxs = []int32{
 	18, // 17: kvoracle.v1.Alternative.target:type_name -> kvoracle.v1.Target
 	19, // 18: kvoracle.v1.Alternative.matched:type_name -> kvoracle.v1.TokensByTier
 	18, // 19: kvoracle.v1.Alternative.prefill_target:type_name -> kvoracle.v1.Target
-	18, // 20: kvoracle.v1.CandidateExplanation.target:type_name -> kvoracle.v1.Target
-	3,  // 21: kvoracle.v1.CandidateExplanation.excluded:type_name -> kvoracle.v1.ExclusionReason
-	19, // 22: kvoracle.v1.CandidateExplanation.matched:type_name -> kvoracle.v1.TokensByTier
-	19, // 23: kvoracle.v1.CandidateExplanation.reusable:type_name -> kvoracle.v1.TokensByTier
-	11, // 24: kvoracle.v1.CandidateExplanation.terms:type_name -> kvoracle.v1.CostTerm
-	20, // 25: kvoracle.v1.CandidateExplanation.confidence:type_name -> kvoracle.v1.Confidence
-	18, // 26: kvoracle.v1.CandidateExplanation.prefill_target:type_name -> kvoracle.v1.Target
-	7,  // 27: kvoracle.v1.RouteStreamRequest.request:type_name -> kvoracle.v1.RouteRequest
-	21, // 28: kvoracle.v1.ErrorStatus.details:type_name -> google.protobuf.Any
-	8,  // 29: kvoracle.v1.RouteStreamResponse.response:type_name -> kvoracle.v1.RouteResponse
-	13, // 30: kvoracle.v1.RouteStreamResponse.status:type_name -> kvoracle.v1.ErrorStatus
-	22, // 31: kvoracle.v1.RouteStreamResponse.go_away:type_name -> kvoracle.v1.GoAway
-	7,  // 32: kvoracle.v1.RouteService.Route:input_type -> kvoracle.v1.RouteRequest
-	12, // 33: kvoracle.v1.RouteService.RouteStream:input_type -> kvoracle.v1.RouteStreamRequest
-	23, // 34: kvoracle.v1.RouteService.ReportBlocks:input_type -> kvoracle.v1.ReportBlocksRequest
-	24, // 35: kvoracle.v1.RouteService.ReportLoad:input_type -> kvoracle.v1.ReportLoadRequest
-	25, // 36: kvoracle.v1.RouteService.ReportProgress:input_type -> kvoracle.v1.ReportProgressRequest
-	26, // 37: kvoracle.v1.RouteService.RecordProgress:input_type -> kvoracle.v1.RecordProgressRequest
-	8,  // 38: kvoracle.v1.RouteService.Route:output_type -> kvoracle.v1.RouteResponse
-	14, // 39: kvoracle.v1.RouteService.RouteStream:output_type -> kvoracle.v1.RouteStreamResponse
-	27, // 40: kvoracle.v1.RouteService.ReportBlocks:output_type -> kvoracle.v1.ReportBlocksResponse
-	28, // 41: kvoracle.v1.RouteService.ReportLoad:output_type -> kvoracle.v1.ReportLoadResponse
-	29, // 42: kvoracle.v1.RouteService.ReportProgress:output_type -> kvoracle.v1.ReportProgressResponse
-	30, // 43: kvoracle.v1.RouteService.RecordProgress:output_type -> kvoracle.v1.RecordProgressResponse
-	38, // [38:44] is the sub-list for method output_type
-	32, // [32:38] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	20, // 20: kvoracle.v1.Alternative.confidence:type_name -> kvoracle.v1.Confidence
+	20, // 21: kvoracle.v1.Alternative.prefill_confidence:type_name -> kvoracle.v1.Confidence
+	18, // 22: kvoracle.v1.CandidateExplanation.target:type_name -> kvoracle.v1.Target
+	3,  // 23: kvoracle.v1.CandidateExplanation.excluded:type_name -> kvoracle.v1.ExclusionReason
+	19, // 24: kvoracle.v1.CandidateExplanation.matched:type_name -> kvoracle.v1.TokensByTier
+	19, // 25: kvoracle.v1.CandidateExplanation.reusable:type_name -> kvoracle.v1.TokensByTier
+	11, // 26: kvoracle.v1.CandidateExplanation.terms:type_name -> kvoracle.v1.CostTerm
+	20, // 27: kvoracle.v1.CandidateExplanation.confidence:type_name -> kvoracle.v1.Confidence
+	18, // 28: kvoracle.v1.CandidateExplanation.prefill_target:type_name -> kvoracle.v1.Target
+	20, // 29: kvoracle.v1.CandidateExplanation.prefill_confidence:type_name -> kvoracle.v1.Confidence
+	7,  // 30: kvoracle.v1.RouteStreamRequest.request:type_name -> kvoracle.v1.RouteRequest
+	21, // 31: kvoracle.v1.ErrorStatus.details:type_name -> google.protobuf.Any
+	8,  // 32: kvoracle.v1.RouteStreamResponse.response:type_name -> kvoracle.v1.RouteResponse
+	13, // 33: kvoracle.v1.RouteStreamResponse.status:type_name -> kvoracle.v1.ErrorStatus
+	22, // 34: kvoracle.v1.RouteStreamResponse.go_away:type_name -> kvoracle.v1.GoAway
+	7,  // 35: kvoracle.v1.RouteService.Route:input_type -> kvoracle.v1.RouteRequest
+	12, // 36: kvoracle.v1.RouteService.RouteStream:input_type -> kvoracle.v1.RouteStreamRequest
+	23, // 37: kvoracle.v1.RouteService.ReportBlocks:input_type -> kvoracle.v1.ReportBlocksRequest
+	24, // 38: kvoracle.v1.RouteService.ReportLoad:input_type -> kvoracle.v1.ReportLoadRequest
+	25, // 39: kvoracle.v1.RouteService.ReportProgress:input_type -> kvoracle.v1.ReportProgressRequest
+	26, // 40: kvoracle.v1.RouteService.RecordProgress:input_type -> kvoracle.v1.RecordProgressRequest
+	8,  // 41: kvoracle.v1.RouteService.Route:output_type -> kvoracle.v1.RouteResponse
+	14, // 42: kvoracle.v1.RouteService.RouteStream:output_type -> kvoracle.v1.RouteStreamResponse
+	27, // 43: kvoracle.v1.RouteService.ReportBlocks:output_type -> kvoracle.v1.ReportBlocksResponse
+	28, // 44: kvoracle.v1.RouteService.ReportLoad:output_type -> kvoracle.v1.ReportLoadResponse
+	29, // 45: kvoracle.v1.RouteService.ReportProgress:output_type -> kvoracle.v1.ReportProgressResponse
+	30, // 46: kvoracle.v1.RouteService.RecordProgress:output_type -> kvoracle.v1.RecordProgressResponse
+	41, // [41:47] is the sub-list for method output_type
+	35, // [35:41] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_kvoracle_v1_route_proto_init() }

@@ -72,7 +72,8 @@ type RouteServiceClient interface {
 	ReportLoad(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReportLoadRequest, ReportLoadResponse], error)
 	// ReportProgress carries the life of routed requests. It only moves forward: repeated and late events are harmless.
 	ReportProgress(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReportProgressRequest, ReportProgressResponse], error)
-	// RecordProgress is ReportProgress for callers that would rather make one call per event.
+	// RecordProgress is ReportProgress for callers that would rather make one call per event. An event that is malformed, or
+	// names a worker or a rank that is not there, refuses the call, and none of its events is applied.
 	RecordProgress(ctx context.Context, in *RecordProgressRequest, opts ...grpc.CallOption) (*RecordProgressResponse, error)
 }
 
@@ -199,7 +200,8 @@ type RouteServiceServer interface {
 	ReportLoad(grpc.BidiStreamingServer[ReportLoadRequest, ReportLoadResponse]) error
 	// ReportProgress carries the life of routed requests. It only moves forward: repeated and late events are harmless.
 	ReportProgress(grpc.BidiStreamingServer[ReportProgressRequest, ReportProgressResponse]) error
-	// RecordProgress is ReportProgress for callers that would rather make one call per event.
+	// RecordProgress is ReportProgress for callers that would rather make one call per event. An event that is malformed, or
+	// names a worker or a rank that is not there, refuses the call, and none of its events is applied.
 	RecordProgress(context.Context, *RecordProgressRequest) (*RecordProgressResponse, error)
 	mustEmbedUnimplementedRouteServiceServer()
 }
