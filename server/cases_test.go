@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,17 +69,13 @@ func runCase(t *testing.T, file string) {
 	}
 }
 
-// configOf reads how the server of a transcript is to be configured: a comment "# config max_blocks=3".
+// configOf configures the server of a transcript as that wants it.
 func configOf(t *testing.T, text []byte) func(*server.Config) {
 	t.Helper()
 	return func(c *server.Config) {
-		for line := range strings.Lines(string(text)) {
-			rest, ok := strings.CutPrefix(strings.TrimSpace(line), "# config ")
-			if !ok {
-				continue
-			}
-			if _, err := fmt.Sscanf(rest, "max_blocks=%d", &c.MaxBlocks); err != nil {
-				t.Errorf("%q: %v", line, err)
+		for _, s := range script.Settings(string(text)) {
+			if _, err := fmt.Sscanf(s, "max_blocks=%d", &c.MaxBlocks); err != nil {
+				t.Errorf("%q: %v", s, err)
 			}
 		}
 	}

@@ -14,6 +14,8 @@
 //	----
 //	w1=0
 //
+// A comment "# config max_blocks=3" says that the answers are those of a server which was started with --max-blocks=3.
+//
 // A letter stands for four tokens, ^ for one; a string of them is a prompt, and "+2" behind it adds two more tokens. As a
 // block's name, AB is the block with content B whose parent is A. Workers have a block size of 4 tokens and serve model "m"
 // unless a worker line says otherwise.
@@ -47,7 +49,7 @@
 //	ov PROMPT [guesses] [OPTIONS]      a dry run: leading blocks held, by worker; with guesses, also "+" those expected
 //	    beyond them because prompts were routed there
 //	    OPTIONS: model= lora= salt= img= as=NAME session= deny=W,W allow=W,W phase= scheme= hashes=BLOCKSIZE label.K=V id=
-//	    prefer.K=V priority= tenant= wait=SECONDS (for a place)
+//	    prefer.K=V priority= tenant= wait=SECONDS (for a place) else=N (shows so many runners-up and what is known of them)
 //	    img=FIRST+COUNT:NAME,... are images under COUNT tokens of the prompt from FIRST on; in an RB line, of the prompts whose
 //	    blocks it names
 //	sent NAME W[/rank] | first NAME | gen NAME n | free NAME [cached=] | cancel NAME | fail NAME    a routed request goes on;

@@ -7,6 +7,18 @@ import (
 	"strings"
 )
 
+// Settings lists how a transcript wants its server to be configured: what stands behind "# config " in its comments, such as
+// max_blocks=3.
+func Settings(text string) []string {
+	var out []string
+	for line := range strings.Lines(text) {
+		if s, ok := strings.CutPrefix(strings.TrimSpace(line), "# config "); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // Step is one command with the answer it is expected to get.
 type Step struct {
 	Line    int    // of the command, from 1

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"strings"
@@ -14,14 +15,16 @@ type scriptCmd struct {
 
 // Run runs the transcript; an answer that differs is an error.
 func (c *scriptCmd) Run(e *env) error {
-	f, err := os.Open(c.File)
+	text, err := os.ReadFile(c.File)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	steps, err := script.Parse(f)
+	steps, err := script.Parse(bytes.NewReader(text))
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.File, err)
+	}
+	for _, s := range script.Settings(string(text)) {
+		fmt.Fprintf(e.out, "for a server that was started with --%s\n", strings.ReplaceAll(s, "_", "-"))
 	}
 	conn, err := e.dial()
 	if err != nil {
