@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -57,7 +58,7 @@ func (r *routeService) ReportProgress(stream kvoraclev1.RouteService_ReportProgr
 
 // step applies one message and counts what became of it.
 func (r *routeService) step(ctx context.Context, m *kvoraclev1.ReportProgressRequest, gateway string, ack *kvoraclev1.ReportProgressResponse) {
-	outcome, err := r.event(m.GetEvent(), gateway, "event")
+	outcome, err := r.event(m.GetEvent(), gateway)
 	switch {
 	case err != nil:
 		ack.RefusedEvents++
@@ -69,12 +70,25 @@ func (r *routeService) step(ctx context.Context, m *kvoraclev1.ReportProgressReq
 	}
 }
 
-func (r *routeService) event(m *kvoraclev1.ProgressEvent, gateway, prefix string) (oracle.Outcome, error) {
-	e, err := wire.DecodeEvent(m, gateway, prefix)
+func (r *routeService) event(m *kvoraclev1.ProgressEvent, gateway string) (oracle.Outcome, error) {
+	const field = "event"
+	e, err := wire.DecodeEvent(m, gateway, field)
 	if err != nil {
 		return oracle.UnknownDecision, err
 	}
-	return r.s.oracle.Progress(e, time.Now())
+	outcome, err := r.s.oracle.Progress(e, time.Now())
+	return outcome, within(field, err)
+}
+
+// within says of the oracle's error about an event where in the message that is.
+func within(field string, err error) error {
+	var e *oracle.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	inner := *e
+	inner.Field = field + "." + e.Field
+	return &inner
 }
 
 // RecordProgress implements RouteService. An event that is refused refuses the call before any is applied.
@@ -84,9 +98,10 @@ func (r *routeService) RecordProgress(_ context.Context, m *kvoraclev1.RecordPro
 	}
 	events := make([]*oracle.Event, len(m.GetEvents()))
 	for i, event := range m.GetEvents() {
-		e, err := wire.DecodeEvent(event, "", fmt.Sprintf("events[%d]", i))
+		field := fmt.Sprintf("events[%d]", i)
+		e, err := wire.DecodeEvent(event, "", field)
 		if err == nil {
-			err = r.s.oracle.CheckEvent(e)
+			err = within(field, r.s.oracle.CheckEvent(e))
 		}
 		if err != nil {
 			return nil, toStatus(err)
@@ -94,10 +109,10 @@ func (r *routeService) RecordProgress(_ context.Context, m *kvoraclev1.RecordPro
 		events[i] = e
 	}
 	out := &kvoraclev1.RecordProgressResponse{}
-	for _, e := range events {
+	for i, e := range events {
 		outcome, err := r.s.oracle.Progress(e, time.Now())
 		if err != nil {
-			return nil, toStatus(err) // its worker has gone at this very moment
+			return nil, toStatus(within(fmt.Sprintf("events[%d]", i), err)) // its worker has gone at this very moment
 		}
 		switch outcome {
 		case oracle.Applied:

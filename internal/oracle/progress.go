@@ -245,7 +245,9 @@ func (o *Oracle) dispatchTarget(e *Event) (fleet.TargetID, bool, error) {
 	}
 	w := o.fleet.View().Worker(e.Worker)
 	if w == nil {
-		return 0, false, workerUnknown(e.Worker)
+		fault := workerUnknown(e.Worker)
+		fault.Field = "dispatched.target.worker_id"
+		return 0, false, fault
 	}
 	if e.Rank >= len(w.Targets) {
 		return 0, false, rankUnknown("dispatched.target.dp_rank", e.Rank, len(w.Targets))
