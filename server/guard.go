@@ -96,6 +96,7 @@ type visit struct {
 	// late ends the call while its first message is not there; end ends it at any time. Both may be nil.
 	late *time.Timer
 	end  context.CancelFunc
+	isOn atomic.Bool // the first message is there, or none is waited for
 	// isRevoked says that it was ended because its caller may not do this any more.
 	isRevoked atomic.Bool
 }
@@ -111,6 +112,7 @@ func visitOf(ctx context.Context) *visit {
 // ends it with the call, and with it what hangs on it.
 func (v *visit) isHere() {
 	if v != nil && v.late != nil {
+		v.isOn.Store(true)
 		v.late.Stop()
 	}
 }
@@ -172,21 +174,38 @@ func (g *guard) arriveLocally(ctx context.Context, method string) (context.Conte
 // bound makes it possible to end the call, and ends it unless its first message comes in time or it may be idle.
 func (g *guard) bound(ctx context.Context, method string, v *visit, isIdle bool) context.Context {
 	inner, cancel := context.WithCancel(ctx)
-	refusal := v.refusal
-	if refusal == nil {
-		refusal = g.no.late
-	}
 	v.end = cancel
-	v.late = time.AfterFunc(time.Duration(g.wait.Load()), func() {
-		if inner.Err() == nil {
-			g.told(ctx, method, refusal)
-		}
-		cancel()
-	})
+	wait := time.Duration(g.wait.Load())
+	due := time.Now().Add(wait)
+	v.late = time.AfterFunc(wait, func() { g.giveUp(inner, method, v, due, wait, moreWaits) })
 	if isIdle && v.refusal == nil {
 		v.late.Stop()
 	}
 	return inner
+}
+
+// A timer that runs late shows that the server itself had no time, be it for want of a processor or since the process was
+// stopped: a message may be there that nobody could read. It is waited for anew, so many times.
+const (
+	lateShare = 8 // of the wait: how late is late
+	moreWaits = 3
+)
+
+// giveUp ends a call whose first message did not come until due.
+func (g *guard) giveUp(ctx context.Context, method string, v *visit, due time.Time, wait time.Duration, more int) {
+	now := time.Now()
+	switch {
+	case v.isOn.Load():
+		return
+	case more > 0 && now.Sub(due) > wait/lateShare:
+		time.AfterFunc(wait, func() { g.giveUp(ctx, method, v, now.Add(wait), wait, more-1) })
+		return
+	case ctx.Err() == nil && v.refusal != nil:
+		g.told(ctx, method, v.refusal)
+	case ctx.Err() == nil:
+		g.told(ctx, method, g.no.late)
+	}
+	v.end()
 }
 
 // mayAsk takes one call from the caller's rate, or from its host's where nobody has to say who they are.
