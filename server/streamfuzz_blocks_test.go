@@ -194,13 +194,15 @@ func (p *blockPeer) check(about *kvoraclev1.ReportBlocksRequest, ack *kvoraclev1
 		}
 	case *kvoraclev1.ReportBlocksRequest_SnapshotEnd:
 		want, got = "end refused", is.GetRefusedOps()-was.GetRefusedOps()
+		wasVoid := p.isVoid
+		p.isVoid = p.building && got > 0
 		if p.building && got == 0 {
 			want, got = "snapshot", is.GetSnapshots()-was.GetSnapshots()
 			p.awaiting = false
-		} else if p.building || !p.isVoid {
+		} else if p.building || !wasVoid {
 			p.awaiting, p.resync = true, true // a cause of its own
 		}
-		p.building, p.isVoid = false, false
+		p.building = false
 	case *kvoraclev1.ReportBlocksRequest_Digest:
 		want = "digest"
 		got = is.GetDigestsMatched() - was.GetDigestsMatched() + is.GetDigestsMismatched() - was.GetDigestsMismatched() +

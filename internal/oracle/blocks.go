@@ -19,7 +19,7 @@ type BlockSession struct {
 	scratch  []block.ID
 	roots    []uint64 // parents that stand for a prompt's start
 	doubtful bool     // see Doubt
-	isVoid   bool     // the snapshot whose parts still come was dropped here; guarded by the feed
+	isVoid   bool     // a snapshot was dropped here, and parts of it may still come; guarded by the feed
 }
 
 // OpenBlocks registers the worker (or updates it, or begins its new life) and takes over the rank's feed. A stream that
@@ -285,8 +285,7 @@ func (s *BlockSession) SnapshotEnd(want uint64, now time.Time) (Ack, error) {
 			Sequence: f.buildingSeq, Reason: RefusalSnapshot,
 			Detail: "snapshot_end.block_count: got " + utoa(want) + ", the chunks held " + utoa(held),
 		}
-		f.dropSnapshot()
-		s.isVoid = false
+		f.dropSnapshot() // and asked for once, though this may be the end of the one before, told twice, and its own still come
 		r := f.await(ResyncBadSnapshot)
 		r.Expected, r.Received = f.applied+1, f.buildingSeq
 		return s.ack(d, []Refusal{refusal}, r, now), nil

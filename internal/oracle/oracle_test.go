@@ -519,6 +519,18 @@ func TestSnapshotIsSwappedWhole(t *testing.T) {
 	if err != nil || ack.Resync == nil || ack.Resync.Reason != ResyncBadSnapshot || ack.Confidence != Stale || matched(1, 2) != 2 {
 		t.Errorf("short snapshot: %+v, %v", ack, err)
 	}
+	// That may have been the end of the one before, told again. Its own is no cause to ask once more; another is, since a
+	// beginning was lost.
+	for i, reason := range []ResyncReason{ResyncNone, ResyncBadSnapshot} {
+		ack, err := s.SnapshotEnd(2, t0)
+		got := ResyncNone
+		if ack.Resync != nil {
+			got = ack.Resync.Reason
+		}
+		if err != nil || got != reason || len(ack.Refusals) != 1 || !ack.Awaiting {
+			t.Errorf("end %d behind it: %+v, %v, want to be asked for %v", i, ack, err, reason)
+		}
+	}
 	if _, err := s.SnapshotBegin(1, t0); err != nil {
 		t.Fatal(err)
 	}

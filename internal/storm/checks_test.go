@@ -77,6 +77,7 @@ func (w *world) afterSnapshot(c *conn, m *message, ack *oracle.Ack) {
 		w.fail("%v: snapshot with %d of %d blocks: swapped in %v", r, built.sets.total(), m.count, got)
 	}
 	if ack.Counters.Snapshots == c.snapshots {
+		c.isVoid = true // what has come may not have been its own end
 		return
 	}
 	c.snapshots++

@@ -16,7 +16,9 @@
 //     confidence are credited with nothing. FRESH is who owes no snapshot and has a stream, or had one within the grace.
 //  2. One exception: where a report was falsified before it was sent, or two publishers share a numbering, the credit is
 //     exactly what was told, and the first digest at the same sequence must find the difference, and never one that is
-//     not there. Copies are part of it. A digest of a batch that has not come is a gap.
+//     not there. Copies are part of it. A digest of a batch that has not come is a gap. What an engine hash stands for is
+//     not: where the store that said so was falsified away and others of the same hash were not, the digests agree, and the
+//     block and what follows it is credited with nothing until it is said again.
 //  3. In the calm, when everything has arrived and every debt is paid, every target is FRESH, and its match for every
 //     prompt is its engine's. With engine hashes: no more than it holds, and no less than any chain of its hashes leads to.
 //  4. No more snapshots are asked for than things have happened that may each cost one, and none while one is owed.

@@ -39,8 +39,9 @@ type rank struct {
 	reporter *reporter
 	second   *reporter // another publisher of the same engine, or nil
 	seen     shadow
-	causes   int // things that may each cost a snapshot
-	asked    int // snapshots asked for
+	causes   int     // things that may each cost a snapshot
+	asked    int     // snapshots asked for
+	unsaid   nameSet // engine hashes of which it was lost, once in this life, what they stand for
 }
 
 func (r *rank) String() string { return fmt.Sprintf("%s/%d", r.w.name, r.n) }

@@ -3,6 +3,8 @@ package storm
 import (
 	"slices"
 	"time"
+
+	"github.com/kvoracle/kvoracle/internal/oracle"
 )
 
 type fault uint8
@@ -287,6 +289,11 @@ func (w *world) lame(p *reporter) bool {
 	b.ops = slices.Delete(slices.Clone(b.ops), i, i+1)
 	b.isLame = true
 	p.r.causes++
+	if lost[0].Kind == oracle.OpStore && p.naming.isHashed {
+		for _, n := range p.naming.read(&lost[0]) {
+			p.r.unsaid.add(n)
+		}
+	}
 	w.say("%v loses an operation of batch %d: %s", p, b.seq, words(p.naming, lost))
 	return true
 }

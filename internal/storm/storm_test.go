@@ -168,7 +168,7 @@ func (w *world) verify() {
 }
 
 // verifyNames holds what is known of a rank's engine hashes against its engine: every chain of names of one kind leads to
-// blocks that are credited, and nothing is that the engine does not hold.
+// blocks that are credited, up to one of which it was lost what it is, and nothing is that the engine does not hold.
 func (w *world) verifyNames(r *rank, isLenient bool) {
 	known, truth := r.seen.told.credit(), r.truth.held()
 	for leaf := range numLeaves {
@@ -176,6 +176,13 @@ func (w *world) verifyNames(r *rank, isLenient bool) {
 		got, least := known.match(p), 0
 		for kind := range 2 {
 			one := r.truth.ofOne(kind)
+			for i := range another / 64 {
+				at := kind*another/64 + i
+				unknown := r.unsaid[at] &^ r.seen.told.known[at]
+				for t := range one {
+					one[t][i] &^= unknown
+				}
+			}
 			least = max(least, total(one.match(p)))
 		}
 		if most := total(truth.match(p)); !isLenient && (total(got) < least || total(got) > most) {
@@ -273,8 +280,9 @@ func run(seed uint64, log func(string, ...any)) *world {
 }
 
 // lateSeeds have failed once and lie beyond those that are always run: 1758 loses all of a snapshot, which was then awaited
-// for ever.
-var lateSeeds = []uint64{1758}
+// for ever; in 7603 the end of a snapshot comes again within the next one, which was then asked for twice; 2719 and 4743 lose
+// what an engine hash stands for, which no digest can find.
+var lateSeeds = []uint64{1758, 2719, 4743, 7603}
 
 func TestStorm(t *testing.T) {
 	if *seedFlag != 0 {

@@ -114,7 +114,7 @@ func (w *world) beget(x *worker) {
 
 // start gives a rank an engine that holds nothing and a reporter that has said nothing.
 func (w *world) start(r *rank, name string) {
-	r.truth = contents{isCounted: r.w.isCounted, by: r.naming}
+	r.truth, r.unsaid = contents{isCounted: r.w.isCounted, by: r.naming}, nameSet{}
 	r.reporter = &reporter{
 		r: r, name: name, incarnation: r.w.incarnation, naming: r.naming, isCounted: r.w.isCounted,
 		ownNumbers: w.dice.IntN(2) == 0, keep: 2 + w.dice.IntN(14), next: 1,

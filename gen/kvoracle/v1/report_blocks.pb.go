@@ -1541,7 +1541,9 @@ func (x *SnapshotEnd) GetDoubtful() bool {
 // oracle has understood.
 //
 // With engine_hashes it is over the engine's names instead of block ids: every name with a copy in the tier, placed or
-// waiting, once. A reporter that cannot do that leaves digests out and loses only the discovery of silent drift.
+// waiting, once. A reporter that cannot do that leaves digests out and loses only the discovery of silent drift. What a name
+// stands for is not summed up: if only that was lost, both agree, and the block is credited with nothing until a store or a
+// snapshot says it again.
 //
 // What a refused store has told the reporter may sum up or leave out, all of it alike: both agree. So a loss is found after a
 // refusal as well. Where neither agrees while something is refused (ids that were refused, or more than 4,096 engine hashes),
