@@ -78,6 +78,11 @@ func (g *guesses) match(chain []block.ID, dst []index.Match) []index.Match {
 func (g *guesses) add(id load.DecisionID, target fleet.TargetID, chain []block.ID, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.put(id, target, chain, now)
+}
+
+// put is add. mu is held.
+func (g *guesses) put(id load.DecisionID, target fleet.TargetID, chain []block.ID, now time.Time) {
 	if len(chain) == 0 {
 		return
 	}
@@ -102,6 +107,31 @@ func (g *guesses) add(id load.DecisionID, target fleet.TargetID, chain []block.I
 	g.blocks += len(chain)
 	g.living.Put(id, x)
 	g.push(x, g.clock(now)+guessMost)
+}
+
+// move makes a guess be of the target that its request was sent to instead. Where blocks are not alike there is none of it then.
+func (g *guesses) move(id load.DecisionID, to fleet.TargetID, isAlike bool, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	x := g.living.Get(id)
+	if x == nil || x.target == to {
+		return
+	}
+	chain := x.end.chain()
+	g.shorten(x, 0)
+	if isAlike {
+		g.put(id, to, chain, now)
+	}
+}
+
+// at is the target of a guess.
+func (g *guesses) at(id load.DecisionID) (target fleet.TargetID, ok bool) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if x := g.living.Get(id); x != nil {
+		return x.target, true
+	}
+	return 0, false
 }
 
 // of is the newest guess of a target, or nil.

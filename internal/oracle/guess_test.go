@@ -79,8 +79,16 @@ func TestGuessesEqualTwin(t *testing.T) {
 				g.cleared(target)
 				cut(target, func(block.ID) bool { return true })
 			case x < 92:
-				g.cleared(target)
-				cut(target, func(block.ID) bool { return true })
+				isAlike := r.IntN(4) > 0
+				g.move(id, target, isAlike, now)
+				switch p := twin[id]; {
+				case p == nil || p.target == target:
+				case !isAlike:
+					delete(twin, id)
+				default:
+					p.target, p.ended, p.at = target, false, now.Add(guessMost)
+					counts["moved"]++
+				}
 			default:
 				now = now.Add(time.Duration(r.Int64N(int64(20 * time.Second))))
 				unheard := 0
@@ -141,7 +149,7 @@ func TestGuessesEqualTwin(t *testing.T) {
 			}
 		}
 	}
-	for _, k := range []string{"forgone", "evicted", "expired"} {
+	for _, k := range []string{"forgone", "evicted", "expired", "moved"} {
 		if counts[k] == 0 {
 			t.Errorf("seed %d: never %s", seed, k)
 		}

@@ -115,6 +115,9 @@ func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 			return UnknownDecision, err
 		}
 		out = o.load.Dispatched(e.Decision, id, has, e.Gateway, now)
+		if out == Applied && has {
+			o.guesses.move(e.Decision, id, known && o.isAlike(a.target, id), now)
+		}
 	case FirstToken:
 		var waited time.Duration
 		prefilled := e.Decision // the booking under which it was
@@ -153,8 +156,12 @@ func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 		booking, _ := o.load.Lookup(e.Decision)
 		ages := o.load.Ages(e.Decision, now)
 		out = o.load.Finish(e.Decision, e.OutputTokens, now)
-		if f != nil && out == Applied && booking.Target == a.target && !isPair {
+		switch {
+		case f == nil || out != Applied || isPair:
+		case booking.Target == a.target:
 			o.outcome(f, a, e, now)
+		default: // who has served it holds it; what that was believed to have before is not known
+			o.learnGuess(e.Decision, a, now)
 		}
 		o.guesses.linger(e.Decision, now)
 		if known && out == Applied && !ages.Told && !isPair {
@@ -183,34 +190,42 @@ func (o *Oracle) progress(e *Event, now time.Time) (Outcome, error) {
 	return out, nil
 }
 
-// computed notes that a target has a prompt in its cache now.
+// isAlike says whether two targets have blocks of one size.
+func (o *Oracle) isAlike(a, b fleet.TargetID) bool {
+	view := o.fleet.View()
+	v, w := view.Target(a), view.Target(b)
+	return v != nil && w != nil && v.BlockSize == w.BlockSize
+}
+
+// computed notes that the target where a prompt is booked has it in its cache now.
 func (o *Oracle) computed(id DecisionID, a *remembered, now time.Time) {
-	f := o.guessed(a)
-	if f == nil {
-		return
-	}
-	if booking, ok := o.load.Lookup(id); ok && booking.Target == a.target {
-		f.learn(o.guesses.believed(id), a.form(), now)
+	if o.IsBooked(id) {
+		o.learnGuess(id, a, now)
 	}
 }
 
-// guessed is the feed of a decision's target if what that holds of such prompts is guessed; else nil.
-func (o *Oracle) guessed(a *remembered) *feed {
-	if f := o.feed(a.target); f != nil && (a.isText || !f.isReporting()) {
-		return f
+// learnGuess learns that a target has a prompt in its cache, if what it holds of such prompts is guessed.
+func (o *Oracle) learnGuess(id DecisionID, a *remembered, now time.Time) {
+	target, ok := o.guesses.at(id)
+	if !ok {
+		return
 	}
-	return nil
+	if f := o.feed(target); f != nil && (a.isText || !f.isReporting()) {
+		f.learn(o.guesses.believed(id), a.form(), now)
+	}
 }
 
 // left notes that a request is presumed to have ended on a target that does not report: what it has there is used no more
 // and goes when its turn comes. Of who reports what is gone it is known when it goes.
 func (o *Oracle) left(id DecisionID, a *remembered, now time.Time) {
-	f := o.guessed(a)
-	if f == nil {
+	target, ok := o.guesses.at(id)
+	if !ok {
 		return
 	}
-	f.learn(o.guesses.believed(id), a.form(), now)
-	o.guesses.linger(id, now)
+	if f := o.feed(target); f != nil && (a.isText || !f.isReporting()) {
+		f.learn(o.guesses.believed(id), a.form(), now)
+		o.guesses.linger(id, now)
+	}
 }
 
 // outcome holds what an engine counted (if it did) against what its target was believed to have. f is the feed of the
