@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/gateway/prompt"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 )
@@ -64,8 +65,9 @@ type Config struct {
 	MaxAwaited int
 	// Guard runs what a call leaves to another goroutine, and makes an error of a panic there. nil: nothing does.
 	Guard func(ctx context.Context, f func() error) error
-	// Tokenize turns a request's text into token ids, if it can in the time it allows itself. nil: never.
-	Tokenize func(ctx context.Context, kind prompt.Kind, r *prompt.Request, body [][]byte) []uint32
+	// Tokenize turns a request's text into token ids, if it can in the time it allows itself, and says what lies under
+	// placeholders among them. nil: never.
+	Tokenize func(ctx context.Context, kind prompt.Kind, r *prompt.Request, body [][]byte) ([]uint32, []block.Item)
 }
 
 const (

@@ -16,6 +16,7 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/gateway/prompt"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 )
@@ -396,6 +397,7 @@ func TestRefusals(t *testing.T) {
 func TestPromptsAreToldApart(t *testing.T) {
 	var asked *oracle.RouteRequest
 	var held oracle.RouteRequest
+	cat := []block.Item{{First: 1, Count: 1, Digest: block.Sum([]byte("cat"))}}
 	r := start(t, 1, func(c *Config) {
 		route := c.Route
 		c.Route = func(ctx context.Context, parent string, q *oracle.RouteRequest) (*oracle.Answer, error) {
@@ -407,11 +409,11 @@ func TestPromptsAreToldApart(t *testing.T) {
 			return route(ctx, parent, q)
 		}
 		c.Models = map[string]Model{"sql": {Base: "m", LoRA: "sql-lora", Revision: "2"}}
-		c.Tokenize = func(_ context.Context, k prompt.Kind, _ *prompt.Request, body [][]byte) []uint32 {
+		c.Tokenize = func(_ context.Context, k prompt.Kind, _ *prompt.Request, body [][]byte) ([]uint32, []block.Item) {
 			if k == prompt.Chat {
-				return []uint32{7, 8, 9}
+				return []uint32{7, 8, 9}, cat
 			}
-			return nil
+			return nil, nil
 		}
 	})
 	for _, tt := range []struct {
@@ -423,7 +425,10 @@ func TestPromptsAreToldApart(t *testing.T) {
 			Model: "m", CacheSalt: "s", Session: "me", Prompt: oracle.Prompt{Tokens: []uint32{1, 2, 3}, Length: 3},
 		}},
 		{chatPath, `{"model":"sql","messages":[]}`, FromTokenizer, oracle.RouteRequest{
-			Model: "m", LoRAName: "sql-lora", LoRARevision: "2", Session: "me", Prompt: oracle.Prompt{Tokens: []uint32{7, 8, 9}, Length: 3},
+			Model: "m", LoRAName: "sql-lora", LoRARevision: "2", Session: "me", Prompt: oracle.Prompt{Tokens: []uint32{7, 8, 9}, Length: 3, Items: cat},
+		}},
+		{"/inference/v1/generate", `{"model":"m","token_ids":[1,2],"features":{"mm_hashes":{"image":["cat"]},"mm_placeholders":{"image":[{"offset":1,"length":1}]}}}`, FromBody, oracle.RouteRequest{
+			Model: "m", Session: "me", Prompt: oracle.Prompt{Tokens: []uint32{1, 2}, Length: 2, Items: cat},
 		}},
 		{textPath, `{"model":"m","prompt":"hello"}`, FromText, oracle.RouteRequest{
 			Model: "m", Session: "me", Prompt: oracle.Prompt{PackedTokens: [][]byte{[]byte("hello")}, Length: 2, IsText: true},

@@ -6,6 +6,7 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/gateway/prompt"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 )
@@ -39,17 +40,21 @@ func (x *exchange) verdict(ctx context.Context) verdict {
 		q.Model, q.LoRAName, q.LoRARevision = m.Base, m.LoRA, m.Revision
 	}
 	x.wishes.apply(q, &cfg.Queue)
+	if x.isShadow {
+		q.MaxWait = 0 // it is under way already
+	}
 	source := FromBody
 	switch ids := r.Tokens; {
 	case ids != nil:
-		q.Prompt = oracle.Prompt{Tokens: ids, Length: len(ids)}
+		q.Prompt = oracle.Prompt{Tokens: ids, Length: len(ids), Items: r.Items}
 	default:
+		var items []block.Item
 		if cfg.Tokenize != nil {
-			ids = cfg.Tokenize(ctx, x.kind, r, x.body)
+			ids, items = cfg.Tokenize(ctx, x.kind, r, x.body)
 		}
 		if len(ids) > 0 && len(ids) <= cfg.MaxTokens {
 			source = FromTokenizer
-			q.Prompt = oracle.Prompt{Tokens: ids, Length: len(ids)}
+			q.Prompt = oracle.Prompt{Tokens: ids, Length: len(ids), Items: items}
 		} else {
 			source = FromText
 			q.Prompt = oracle.TextPrompt(r.Text)

@@ -1,6 +1,6 @@
 // Package prompt reads what a decision needs out of the bodies of inference requests: the model, the prompt, and what else
 // sets its cache apart. OpenAI chat, completions, embeddings and responses, Anthropic messages, and token prompts as vLLM
-// takes them.
+// takes them, in completions and embeddings and at its own door for token ids, where images are told as well.
 //
 // Bodies come in pieces, as a proxy sent them. They are read token by token, and neither a tree of the body nor a copy of it
 // is made: Request.Text is slices of the pieces. What is held besides is at most the longest single string or array of

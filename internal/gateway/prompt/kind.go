@@ -13,6 +13,7 @@ const (
 	Embeddings              // OpenAI: POST .../embeddings
 	Responses               // OpenAI: POST .../responses
 	Messages                // Anthropic: POST .../messages
+	Generate                // vLLM's tokens in, tokens out: POST .../inference/v1/generate
 )
 
 // String gives the lower-case name.
@@ -30,6 +31,8 @@ func (k Kind) String() string {
 		return "responses"
 	case Messages:
 		return "messages"
+	case Generate:
+		return "generate"
 	default:
 		return "unknown"
 	}
@@ -54,6 +57,8 @@ func KindOf(method, path string) Kind {
 		return Responses
 	case strings.HasSuffix(path, "/messages"):
 		return Messages
+	case strings.HasSuffix(path, "/inference/v1/generate"):
+		return Generate
 	default:
 		return None
 	}
@@ -102,6 +107,10 @@ func (k Kind) place(name string) int {
 	case Embeddings:
 		switch name {
 		case "input", "messages":
+			return third
+		}
+	case Generate:
+		if name == "token_ids" {
 			return third
 		}
 	case None:

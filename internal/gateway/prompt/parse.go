@@ -26,10 +26,13 @@ type Request struct {
 	CacheSalt string // vLLM's cache_salt
 	IsStream  bool   // the answer is wanted piece by piece
 
-	Tokens []uint32 // the prompt's token ids; nil: it is text
-	Text   [][]byte // the prompt as text, in pieces; see the package comment
-	Prompt Span     // what Text was taken from, as JSON: messages, prompt or input
-	Tools  Span     // tools, as JSON
+	Tokens []uint32     // the prompt's token ids; nil: it is text
+	Items  []block.Item // what lies under placeholders among them
+	Text   [][]byte     // the prompt as text, in pieces; see the package comment
+	Prompt Span         // what Text was taken from, as JSON: messages, prompt or input
+	Tools  Span         // tools, as JSON
+	// HasMedia says that a part of the text is an image, a sound or the like: token ids alone do not tell such prompts apart.
+	HasMedia bool
 }
 
 // Errors of Parse. Their texts hold nothing of the body.
@@ -101,6 +104,9 @@ type scan struct {
 	tokens []uint32
 	model  member
 	salt   member
+
+	media    Features
+	mediaErr error
 }
 
 // member is a string of the body.
@@ -115,6 +121,8 @@ type part struct {
 	spans []Span
 	marks [][]byte // what stands after each span but the last
 	err   error
+	// hasMedia says that a part of it is no text.
+	hasMedia bool
 }
 
 // all reads the whole body: it must be one object and nothing else.
@@ -152,6 +160,14 @@ func (s *scan) end() error {
 	return s.shape
 }
 
+// skip passes a value over.
+func (s *scan) skip() error {
+	if err := s.dec.SkipValue(); err != nil {
+		return ErrSyntax
+	}
+	return nil
+}
+
 // step reads a bracket or a null.
 func (s *scan) step() error {
 	if _, err := s.dec.ReadToken(); err != nil {
@@ -184,13 +200,14 @@ func (s *scan) member(name string) error {
 		}
 		s.out.IsStream = v.Kind() == 't'
 		return nil
+	case "features":
+		if s.kind == Generate {
+			return s.features()
+		}
 	}
 	place := s.kind.place(name)
 	if place < 0 {
-		if err := s.dec.SkipValue(); err != nil {
-			return ErrSyntax
-		}
-		return nil
+		return s.skip()
 	}
 	p := &s.places[place]
 	*p = part{}
@@ -200,6 +217,8 @@ func (s *scan) member(name string) error {
 	switch {
 	case s.dec.PeekKind() == 'n':
 		return s.step() // null is none
+	case s.kind == Generate:
+		return s.one(p)
 	case place == third && s.kind.takesTokens() && name != "messages":
 		return s.prompts(p)
 	default:
@@ -248,11 +267,28 @@ func (s *scan) prompts(p *part) error {
 		return err
 	default:
 		p.err = fmt.Errorf("%w: the prompt: want a string or a list", ErrShape)
-		if err := s.dec.SkipValue(); err != nil {
-			return ErrSyntax
-		}
-		return nil
+		return s.skip()
 	}
+}
+
+// one reads the token ids of the only prompt.
+func (s *scan) one(p *part) error {
+	if s.dec.PeekKind() != '[' {
+		p.err = fmt.Errorf("%w: the prompt: want a list of token ids", ErrShape)
+		return s.skip()
+	}
+	if err := s.step(); err != nil {
+		return err
+	}
+	from := int(s.dec.InputOffset()) - 1
+	if err := s.ids(p, ']'); err != nil {
+		return err
+	}
+	if err := s.step(); err != nil {
+		return err
+	}
+	p.whole = Span{from, int(s.dec.InputOffset())}
+	return nil
 }
 
 // listed reads the rest of a list whose bracket was read: token ids, or prompts, of which the first counts.
@@ -352,15 +388,18 @@ func (s *scan) text(p *part, open bool) error {
 				return ErrSyntax
 			}
 			end := int(s.dec.InputOffset())
-			if from < 0 {
+			switch {
+			case from < 0:
 				from = end - len(v)
 				if open {
 					from++ // the quote
 				}
-			} else if len(v) > dataLeast && bytes.HasPrefix(v, []byte(dataPrefix)) {
+			case len(v) > dataLeast && bytes.HasPrefix(v, []byte(dataPrefix)):
 				p.spans = append(p.spans, Span{from, end - len(v)})
 				p.marks = append(p.marks, strconv.AppendUint(nil, block.Sum(v), 16))
 				from = end
+			case isMedia(v):
+				p.hasMedia = true
 			}
 		}
 		if s.dec.StackDepth() == depth {
@@ -379,6 +418,15 @@ func (s *scan) text(p *part, open bool) error {
 	return nil
 }
 
+// isMedia says that a value is the name or the type of a part that is no text, as vLLM takes them.
+func isMedia(v jsontext.Value) bool {
+	switch string(v) {
+	case `"image_url"`, `"image_pil"`, `"image_embeds"`, `"image"`, `"input_image"`, `"audio_url"`, `"audio_embeds"`, `"input_audio"`, `"video_url"`, `"prompt_embeds"`:
+		return true
+	}
+	return false
+}
+
 // at is a byte of the body.
 func (s *scan) at(i int) byte {
 	for _, p := range s.body {
@@ -395,7 +443,7 @@ func (s *scan) request() (*Request, error) {
 	r := &s.out
 	r.Model, r.CacheSalt = s.model.value, s.salt.value
 	r.Tools, r.Prompt = s.places[first].whole, s.places[third].whole
-	for _, err := range []error{s.model.err, s.salt.err, s.places[first].err, s.places[second].err, s.places[third].err} {
+	for _, err := range []error{s.model.err, s.salt.err, s.mediaErr, s.places[first].err, s.places[second].err, s.places[third].err} {
 		if err != nil {
 			return nil, err
 		}
@@ -411,8 +459,13 @@ func (s *scan) request() (*Request, error) {
 			return nil, fmt.Errorf("%w: the prompt: want at least one token", ErrShape)
 		}
 		r.Tokens = s.tokens
+		var err error
+		if r.Items, err = s.media.Items(len(s.tokens)); err != nil {
+			return nil, err
+		}
 		return r, nil
 	}
+	r.HasMedia = s.places[third].hasMedia
 	for i := range s.places {
 		p := &s.places[i]
 		for k, span := range p.spans {

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvoracle/kvoracle/internal/block"
 )
 
 var limits = Limits{Tokens: 8, Name: 16}
@@ -55,6 +57,15 @@ func TestParse(t *testing.T) {
 		{"embeddings of messages", `{"model":"m","messages":["a"]}`, Embeddings, `["a"`, Request{Model: "m"}},
 		{"what comes twice counts as it last came", `{"model":1,"prompt":[1],"model":"m","prompt":"x"}`, Completions, `x`, Request{Model: "m"}},
 		{"a name with an escape", `{"mod\u0065l":"m","prompt":"x"}`, Completions, `x`, Request{Model: "m"}},
+		{"tokens at a door for them", `{"token_ids":[1,2,3],"model":"m","sampling_params":{"max_tokens":1},"cache_salt":"s","features":null}`, Generate, ``, Request{
+			Model: "m", CacheSalt: "s", Tokens: []uint32{1, 2, 3},
+		}},
+		{"an image among them", `{"features":{"mm_hashes":{"image":["cat"],"audio":[]},"kwargs_data":{"image":["AAAA"]},"mm_placeholders":` +
+			`{"audio":[],"image":[{"offset":1,"length":2,"is_embed":null}]}},"token_ids":[1,2,3],"model":"m"}`, Generate, ``, Request{
+			Model: "m", Tokens: []uint32{1, 2, 3}, Items: []block.Item{{First: 1, Count: 2, Digest: block.Sum([]byte("cat"))}},
+		}},
+		{"a part that is no text", `{"model":"m","messages":[{"content":[{"type":"image_url"}]}]}`, Chat, `[{"content":[{"type":"image_url"}]}`, Request{Model: "m", HasMedia: true}},
+		{"a text that names one", `{"model":"m","messages":[{"content":"\"image_url\""}],"tools":["image_url"]}`, Chat, `["image_url"][{"content":"\"image_url\""}`, Request{Model: "m"}},
 		{"no salt", `{"model":"m","prompt":"","cache_salt":null}`, Completions, ``, Request{Model: "m"}},
 	} {
 		for cut := range len(tt.body) {
@@ -65,7 +76,7 @@ func TestParse(t *testing.T) {
 			if text(r) != tt.text {
 				t.Fatalf("%s, cut at %d: text %s, want %s", tt.name, cut, text(r), tt.text)
 			}
-			got := Request{Model: r.Model, CacheSalt: r.CacheSalt, IsStream: r.IsStream, Tokens: r.Tokens}
+			got := Request{Model: r.Model, CacheSalt: r.CacheSalt, IsStream: r.IsStream, Tokens: r.Tokens, Items: r.Items, HasMedia: r.HasMedia}
 			if d := cmp.Diff(tt.want, got); d != "" {
 				t.Fatalf("%s, cut at %d: %s", tt.name, cut, d)
 			}
@@ -103,6 +114,25 @@ func TestParseRefuses(t *testing.T) {
 		{`{"model":"m","prompt":[1.5]}`, Completions, ErrShape},
 		{`{"model":"m","prompt":[4294967296]}`, Completions, ErrShape},
 		{`{"model":"m","messages":{}}`, Chat, ErrShape},
+		{`{"model":"m","token_ids":"x"}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[[1]]}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[]}`, Generate, ErrShape},
+		{`{"model":"m","prompt":[1]}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[1],"features":7}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes":7}}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes":{"image":["a"]}}}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[]}}}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"film":[{"offset":0,"length":1}]}}}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes":{"image":[""]},"mm_placeholders":{"image":[{"offset":0,"length":1}]}}}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1,"length":1}]}}}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":-1,"length":1}]}}}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":0,"length":0}]}}}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":0,"length":2}]}}}`, Generate, ErrShape},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes":{"image":["a","a","a","a","a"]},"mm_placeholders":{"image":[` +
+			strings.Repeat(`{"offset":0,"length":1},`, 4) + `{"offset":0,"length":1}]}}}`, Generate, ErrLimit},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes":{"image":[""` + strings.Repeat(`,""`, mostItems) + `]},"mm_placeholders":{"image":[{}` +
+			strings.Repeat(`,{}`, mostItems) + `]}}}`, Generate, ErrLimit},
+		{`{"model":"m","token_ids":[1],"features":{"mm_hashes"`, Generate, ErrSyntax},
 		{`{"model":"` + long + `","prompt":"x"}`, Completions, ErrLimit},
 		{`{"model":"m","cache_salt":"` + long + `","prompt":"x"}`, Completions, ErrLimit},
 		{`{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`, Completions, ErrLimit},
@@ -144,7 +174,7 @@ func TestSpans(t *testing.T) {
 func TestKindOf(t *testing.T) {
 	for path, want := range map[string]Kind{
 		"/v1/chat/completions": Chat, "/v1/completions?x=/chat/completions": Completions, "/openai/v1/embeddings/": Embeddings,
-		"/v1/messages": Messages, "/v1/responses": Responses, "/v1/models": None, "/": None, "": None, "/v1/messages/count_tokens": None,
+		"/v1/messages": Messages, "/inference/v1/generate": Generate, "/generate": None, "/v1/responses": Responses, "/v1/models": None, "/": None, "": None, "/v1/messages/count_tokens": None,
 	} {
 		if got := KindOf("POST", path); got != want {
 			t.Errorf("POST %s is %v, want %v", path, got, want)
@@ -214,7 +244,8 @@ func compare(t *testing.T, p *Parser, kind Kind, body [][]byte) {
 		}
 		return
 	}
-	if got.Model != want.Model || got.CacheSalt != want.CacheSalt || got.IsStream != want.IsStream || !slices.Equal(got.Tokens, want.Tokens) {
+	if got.Model != want.Model || got.CacheSalt != want.CacheSalt || got.IsStream != want.IsStream || !slices.Equal(got.Tokens, want.Tokens) ||
+		!slices.Equal(got.Items, want.Items) {
 		t.Fatalf("%v: %.200q:\n%+v, the twin\n%+v", kind, whole, got, want)
 	}
 	if text(got) != text(want) {
@@ -228,14 +259,15 @@ func FuzzParse(f *testing.F) {
 		`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":` + image + `}}]}],"tools":[{}],"stream":true}`,
 		`{"model":"m","prompt":[1,2,3],"cache_salt":"s"}`, `{"model":"m","input":[["a"]]}`, `{"model":"m","prompt":["a","b"],"prompt":null}`,
 		`{"model":"\ud800","prompt":"\xff"}`, `{"system":[{"text":"x"}],"messages":["a"],"model":"m"}`, `{"instructions":1,"input":"x","model":"m"}`,
+		`{"token_ids":[1,2],"model":"m","features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":0,"length":2}]},"kwargs_data":[1]}}`,
 	} {
-		for k := range Messages + 1 {
+		for k := range Generate + 1 {
 			f.Add([]byte(s), uint8(k), 5, 20)
 		}
 	}
 	var p Parser
 	f.Fuzz(func(t *testing.T, body []byte, kind uint8, at, next int) {
-		k := Kind(kind % uint8(Messages+1))
+		k := Kind(kind % uint8(Generate+1))
 		if k == None || bytes.Contains(body, []byte("\ufffd")) || k == Embeddings && bytes.Contains(body, []byte("messages")) ||
 			bytes.Contains(body, []byte(`\u`)) && k == Embeddings {
 			return // see twin_test.go: it knows less

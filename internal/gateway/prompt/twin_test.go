@@ -37,8 +37,20 @@ func twinOf(kind Kind, body []byte, lim Limits) (*Request, error) {
 	}
 	parts := map[Kind][]string{
 		Chat: {"tools", "messages"}, Messages: {"tools", "system", "messages"}, Responses: {"tools", "instructions", "input"},
-		Completions: {"prompt"}, Embeddings: {"input"},
+		Completions: {"prompt"}, Embeddings: {"input"}, Generate: {"token_ids"},
 	}[kind]
+	var f Features
+	if raw := top["features"]; kind == Generate && raw != nil && string(raw) != "null" {
+		var members map[string]json.RawMessage
+		if json.Unmarshal(raw, &members) != nil {
+			return nil, errTwin
+		}
+		for name, to := range map[string]any{"mm_hashes": &f.Hashes, "mm_placeholders": &f.Places} {
+			if member, ok := members[name]; ok && json.Unmarshal(member, to) != nil {
+				return nil, errTwin
+			}
+		}
+	}
 	var text []byte
 	for i, name := range parts {
 		raw := top[name]
@@ -53,14 +65,18 @@ func twinOf(kind Kind, body []byte, lim Limits) (*Request, error) {
 			text = append(text, withoutAttachments(raw)...)
 			continue
 		}
-		if kind == Completions || kind == Embeddings {
+		if kind == Completions || kind == Embeddings || kind == Generate {
 			ids, one, err := onePrompt(raw, lim)
 			if err != nil {
 				return nil, err
 			}
+			if kind == Generate && (ids == nil || nests(raw)) {
+				return nil, errTwin
+			}
 			if ids != nil {
 				r.Tokens = ids
-				return r, nil
+				r.Items, err = f.Items(len(ids))
+				return r, err
 			}
 			raw = one
 		}
@@ -107,6 +123,12 @@ func onePrompt(raw json.RawMessage, lim Limits) (ids []uint32, text json.RawMess
 		return nil, nil, errTwin
 	}
 	return ids, nil, nil
+}
+
+// nests says that a list begins with one.
+func nests(raw json.RawMessage) bool {
+	var list []json.RawMessage
+	return json.Unmarshal(raw, &list) == nil && len(list) > 0 && list[0][0] == '['
 }
 
 // withoutAttachments replaces the long strings that begin with data: in a value that is not one string.

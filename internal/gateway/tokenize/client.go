@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/gateway/prompt"
 )
 
@@ -82,7 +83,7 @@ type Client struct {
 }
 
 const (
-	numKinds = int(prompt.Messages) + 1
+	numKinds = int(prompt.Generate) + 1
 	// askAgain is how long an engine without /render is not asked for it.
 	askAgain = time.Minute
 )
@@ -116,14 +117,15 @@ func New(cfg Config) *Client {
 	}
 }
 
-// Tokens gives the token ids of a request's prompt, or nil. The caller must not change them.
-func (c *Client) Tokens(ctx context.Context, kind prompt.Kind, r *prompt.Request, body [][]byte) []uint32 {
-	ids, outcome := c.tokens(ctx, kind, r, body)
+// Tokens gives the token ids of a request's prompt, or nil, and what lies under placeholders among them. The caller must not
+// change them.
+func (c *Client) Tokens(ctx context.Context, kind prompt.Kind, r *prompt.Request, body [][]byte) ([]uint32, []block.Item) {
+	a, outcome := c.tokens(ctx, kind, r, body)
 	c.cfg.Counted(outcome)
-	return ids
+	return a.ids, a.items
 }
 
-func (c *Client) tokens(ctx context.Context, kind prompt.Kind, r *prompt.Request, body [][]byte) ([]uint32, Outcome) {
+func (c *Client) tokens(ctx context.Context, kind prompt.Kind, r *prompt.Request, body [][]byte) (answer, Outcome) {
 	path := renderPath(kind, r, body)
 	canRender := path != "" && time.Since(c.start) >= time.Duration(c.unserved[kind].Load())
 	question := ask(kind, r, body)
@@ -134,44 +136,47 @@ func (c *Client) tokens(ctx context.Context, kind prompt.Kind, r *prompt.Request
 	case question != nil:
 		key = maphash.Bytes(c.seed, question)
 	default:
-		return nil, Foreign
+		return answer{}, Foreign
 	}
-	if ids := c.cache.get(key); ids != nil {
-		return ids, Known
+	if a := c.cache.get(key); a.ids != nil {
+		return a, Known
 	}
 	select {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()
 	default:
-		return nil, Busy
+		return answer{}, Busy
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Budget)
 	defer cancel()
-	var ids []uint32
+	var a answer
 	var err error
 	outcome := Asked
 	if canRender {
 		outcome = Rendered
-		ids, err = c.render(ctx, path, body)
+		a, err = c.render(ctx, path, body)
+		if err == nil && r.HasMedia && len(a.items) == 0 {
+			err = errAnswer // an older one: it does not say which image a placeholder is
+		}
 		if errors.Is(err, errUnserved) {
 			c.unserved[kind].Store(int64(time.Since(c.start) + askAgain))
 			if question == nil {
-				return nil, Foreign
+				return answer{}, Foreign
 			}
 			canRender, outcome, key = false, Asked, maphash.Bytes(c.seed, question)
 		}
 	}
 	if !canRender {
-		ids, err = c.tokenize(ctx, question)
+		a.ids, err = c.tokenize(ctx, question)
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
-		return nil, Late
+		return answer{}, Late
 	case err != nil:
-		return nil, Failed
+		return answer{}, Failed
 	}
-	c.cache.put(key, ids)
-	return ids, outcome
+	c.cache.put(key, a)
+	return a, outcome
 }
 
 // key names the whole of a request.
@@ -194,6 +199,9 @@ func ask(kind prompt.Kind, r *prompt.Request, body [][]byte) []byte {
 	q := append([]byte(`{"model":`), model...)
 	switch kind {
 	case prompt.Chat:
+		if r.HasMedia {
+			return nil // /tokenize does not say which image a placeholder is
+		}
 		q = append(q, `,"add_generation_prompt":true,"messages":`...)
 		q = r.Prompt.Append(q, body)
 		if r.Tools != (prompt.Span{}) {
@@ -207,7 +215,7 @@ func ask(kind prompt.Kind, r *prompt.Request, body [][]byte) []byte {
 		if len(q) == at || q[at] != '"' {
 			return nil // several prompts
 		}
-	case prompt.None, prompt.Responses, prompt.Messages:
+	case prompt.None, prompt.Responses, prompt.Messages, prompt.Generate:
 		return nil
 	}
 	return append(q, '}')
@@ -227,13 +235,13 @@ func (c *Client) tokenize(ctx context.Context, question []byte) ([]uint32, error
 		_, _ = io.Copy(io.Discard, in) // so that the connection can be used again
 		return nil, fmt.Errorf("%w: %s", errAnswer, resp.Status)
 	}
-	var answer struct {
+	var said struct {
 		Tokens []uint32 `json:"tokens"`
 	}
-	if err := json.NewDecoder(in).Decode(&answer); err != nil {
+	if err := json.NewDecoder(in).Decode(&said); err != nil {
 		return nil, err
 	}
-	return c.checked(answer.Tokens)
+	return c.checked(said.Tokens)
 }
 
 func (c *Client) post(ctx context.Context, path string, body io.Reader, length int) (*http.Response, error) {

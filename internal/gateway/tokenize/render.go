@@ -25,7 +25,7 @@ func renderPath(kind prompt.Kind, r *prompt.Request, body [][]byte) string {
 		if isOneText(r, body) {
 			return "/v1/completions/render"
 		}
-	case prompt.None, prompt.Embeddings:
+	case prompt.None, prompt.Embeddings, prompt.Generate:
 	}
 	return ""
 }
@@ -40,7 +40,7 @@ func isOneText(r *prompt.Request, body [][]byte) bool {
 var errUnserved = errors.New("tokenize: the engine does not serve /render")
 
 // render gives an engine the whole request and gets the tokens it would compute.
-func (c *Client) render(ctx context.Context, path string, body [][]byte) ([]uint32, error) {
+func (c *Client) render(ctx context.Context, path string, body [][]byte) (answer, error) {
 	length := 0
 	pieces := make([]io.Reader, len(body))
 	for i, p := range body {
@@ -49,18 +49,18 @@ func (c *Client) render(ctx context.Context, path string, body [][]byte) ([]uint
 	}
 	resp, err := c.post(ctx, path, io.MultiReader(pieces...), length)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	in := c.limited(resp)
 	if resp.StatusCode != http.StatusOK {
-		return nil, refused(resp, in)
+		return answer{}, refused(resp, in)
 	}
 	// One for each prompt; a chat has one, and it is no list.
 	var answers []rendered
 	text, err := io.ReadAll(in)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	if text = bytes.TrimLeft(text, " \t\r\n"); len(text) > 0 && text[0] == '[' {
 		err = json.Unmarshal(text, &answers)
@@ -69,18 +69,23 @@ func (c *Client) render(ctx context.Context, path string, body [][]byte) ([]uint
 		err = json.Unmarshal(text, &answers[0])
 	}
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
-	if len(answers) != 1 || len(answers[0].Features) > 0 && string(answers[0].Features) != "null" {
-		return nil, errAnswer // images and the like are in its cache under names that are not told here
+	if len(answers) != 1 {
+		return answer{}, errAnswer
 	}
-	return c.checked(answers[0].TokenIDs)
+	ids, err := c.checked(answers[0].TokenIDs)
+	if err != nil {
+		return answer{}, err
+	}
+	items, err := answers[0].Features.Items(len(ids))
+	return answer{ids, items}, err
 }
 
 // rendered is what is wanted of vLLM's GenerateRequest.
 type rendered struct {
 	TokenIDs []uint32        `json:"token_ids"`
-	Features json.RawMessage `json:"features"`
+	Features prompt.Features `json:"features"`
 }
 
 // refused tells an engine without this door from one that refuses the request. vLLM answers 403 unless it was started with

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/gateway/prompt"
 )
 
@@ -87,7 +88,7 @@ func TestRender(t *testing.T) {
 	for _, k := range ofKinds {
 		r, body := read(t, k.kind, k.body[:9], k.body[9:])
 		for range 2 { // the second is remembered
-			if ids := c.Tokens(t.Context(), k.kind, r, body); !slices.Equal(ids, []uint32{7, 8}) {
+			if ids, _ := c.Tokens(t.Context(), k.kind, r, body); !slices.Equal(ids, []uint32{7, 8}) {
 				t.Errorf("%v: %v", k.kind, ids)
 			}
 		}
@@ -101,12 +102,41 @@ func TestRender(t *testing.T) {
 	}
 	// Of several prompts there is no one answer, and embeddings are not rendered.
 	r, body := read(t, prompt.Completions, `{"model":"m","prompt":["x","y"]}`)
-	if ids := c.Tokens(t.Context(), prompt.Completions, r, body); ids != nil || v.heard() != nil {
+	if ids, _ := c.Tokens(t.Context(), prompt.Completions, r, body); ids != nil || v.heard() != nil {
 		t.Errorf("of several prompts: %v", ids)
 	}
 	r, body = read(t, prompt.Embeddings, `{"model":"m","input":"x"}`)
-	if ids := c.Tokens(t.Context(), prompt.Embeddings, r, body); !slices.Equal(ids, []uint32{9}) {
+	if ids, _ := c.Tokens(t.Context(), prompt.Embeddings, r, body); !slices.Equal(ids, []uint32{9}) {
 		t.Errorf("embeddings: %v", ids)
+	}
+}
+
+// TestRenderTellsImages: what the engine's cache calls an image comes with the tokens, and a prompt with one is not known by tokens
+// alone.
+func TestRenderTellsImages(t *testing.T) {
+	v := newVLLM(t)
+	v.answers(200, `{"token_ids":[7,8,8,9],"features":{"mm_hashes":{"image":["cat","dog"],"audio":["moo"]},"kwargs_data":null,`+
+		`"mm_placeholders":{"image":[{"offset":1,"length":1,"is_embed":null},{"offset":2,"length":1}],"audio":[{"offset":3,"length":1}]}}}`)
+	c := New(Config{URL: v.url, Budget: time.Minute})
+	r, body := read(t, prompt.Chat, `{"model":"m","messages":[{"content":[{"type":"image_url"}]}]}`)
+	want := []block.Item{
+		{First: 3, Count: 1, Digest: block.Sum([]byte("moo"))},
+		{First: 1, Count: 1, Digest: block.Sum([]byte("cat"))},
+		{First: 2, Count: 1, Digest: block.Sum([]byte("dog"))},
+	}
+	for range 2 { // the second is remembered
+		ids, items := c.Tokens(t.Context(), prompt.Chat, r, body)
+		if d := cmp.Diff(want, items); d != "" || !slices.Equal(ids, []uint32{7, 8, 8, 9}) {
+			t.Errorf("%v %s", ids, d)
+		}
+	}
+	if got := v.heard(); len(got) != 1 {
+		t.Errorf("asked %v", got)
+	}
+	v.answers(200, generate) // one that does not tell
+	r, body = read(t, prompt.Chat, `{"model":"m","messages":[{"content":[{"type":"image_url","image_url":"x"}]}]}`)
+	if ids, _ := c.Tokens(t.Context(), prompt.Chat, r, body); ids != nil {
+		t.Errorf("known by %v, which are those of any image", ids)
 	}
 }
 
@@ -127,7 +157,7 @@ func TestRenderIsFound(t *testing.T) {
 		c := New(Config{URL: v.url, Budget: time.Minute})
 		ask := func(text string) (ids []uint32, paths []string) {
 			r, body := read(t, prompt.Completions, `{"model":"m","prompt":"`+text+`"}`)
-			ids = c.Tokens(t.Context(), prompt.Completions, r, body)
+			ids, _ = c.Tokens(t.Context(), prompt.Completions, r, body)
 			for _, q := range v.heard() {
 				path, _, _ := strings.Cut(q, " ")
 				paths = append(paths, path)
@@ -145,7 +175,7 @@ func TestRenderIsFound(t *testing.T) {
 		}
 		// Nothing else tells Anthropic's tokens.
 		r, body := read(t, prompt.Messages, `{"model":"m","messages":[]}`)
-		if ids := c.Tokens(t.Context(), prompt.Messages, r, body); ids != nil {
+		if ids, _ := c.Tokens(t.Context(), prompt.Messages, r, body); ids != nil {
 			t.Errorf("%s: messages: %v", tt.name, ids)
 		}
 		v.heard()
@@ -174,7 +204,8 @@ func TestRenderRefuses(t *testing.T) {
 		{"negative ones", `{"token_ids":[-1]}`, 200},
 		{"too many", `{"token_ids":[1,1,1,1,1,1,1,1,1,1,1]}`, 200},
 		{"several answers", `[` + generate + `,` + generate + `]`, 200},
-		{"images", `{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]}}}`, 200},
+		{"an image at no place", `{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]}}}`, 200},
+		{"an image out of place", `{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1,"length":1}]}}}`, 200},
 		{"without end", `{"token_ids":[` + strings.Repeat(" ", 1<<20) + `1]}`, 200},
 	} {
 		v := newVLLM(t)
@@ -182,13 +213,13 @@ func TestRenderRefuses(t *testing.T) {
 		var got Outcome
 		c := New(Config{URL: v.url, Budget: time.Minute, MaxTokens: 10, Counted: func(o Outcome) { got = o }})
 		r, body := read(t, prompt.Chat, `{"model":"m","messages":[]}`)
-		if ids := c.Tokens(t.Context(), prompt.Chat, r, body); ids != nil || got != Failed {
+		if ids, _ := c.Tokens(t.Context(), prompt.Chat, r, body); ids != nil || got != Failed {
 			t.Errorf("%s: %v, %v", tt.name, ids, got)
 		}
 		v.mu.Lock()
 		v.render = nil
 		v.mu.Unlock()
-		if ids := c.Tokens(t.Context(), prompt.Chat, r, body); !slices.Equal(ids, []uint32{7, 8}) || got != Rendered {
+		if ids, _ := c.Tokens(t.Context(), prompt.Chat, r, body); !slices.Equal(ids, []uint32{7, 8}) || got != Rendered {
 			t.Errorf("after %s: %v, %v", tt.name, ids, got)
 		}
 	}

@@ -64,16 +64,16 @@ func TestQuestions(t *testing.T) {
 		{prompt.Embeddings, []string{`{"model":"m","input":"x"}`}},
 	} {
 		r, body := read(t, q.kind, q.pieces...)
-		if got := c.Tokens(t.Context(), q.kind, r, body); !slices.Equal(got, []uint32{1, 2, 1<<32 - 1}) {
+		if got, _ := c.Tokens(t.Context(), q.kind, r, body); !slices.Equal(got, []uint32{1, 2, 1<<32 - 1}) {
 			t.Errorf("%v: %v", q.pieces, got)
 		}
 	}
 	for kind, body := range map[prompt.Kind]string{
 		prompt.Completions: `{"model":"m","prompt":["a","b"]}`, prompt.Messages: `{"model":"m","messages":[]}`,
-		prompt.Responses: `{"model":"m","input":"x"}`,
+		prompt.Responses: `{"model":"m","input":"x"}`, prompt.Chat: `{"model":"m","messages":[{"content":[{"type":"image_url","image_url":{"url":"http://x/cat"}}]}]}`,
 	} {
 		r, b := read(t, kind, body)
-		if got := c.Tokens(t.Context(), kind, r, b); got != nil {
+		if got, _ := c.Tokens(t.Context(), kind, r, b); got != nil {
 			t.Errorf("%s: %v", body, got)
 		}
 	}
@@ -85,7 +85,7 @@ func TestQuestions(t *testing.T) {
 	if d := cmp.Diff(want, *asked); d != "" {
 		t.Error(d)
 	}
-	if d := cmp.Diff([]Outcome{Asked, Known, Asked, Asked, Foreign, Foreign, Foreign}, outcomes); d != "" {
+	if d := cmp.Diff([]Outcome{Asked, Known, Asked, Asked, Foreign, Foreign, Foreign, Foreign}, outcomes); d != "" {
 		t.Error(d)
 	}
 }
@@ -117,14 +117,14 @@ func TestWithoutAnAnswer(t *testing.T) {
 		url, _ := engine(t, tt.answer)
 		var got Outcome
 		c := New(Config{URL: url, Budget: tt.budget, MaxTokens: 10, Counted: func(o Outcome) { got = o }})
-		if ids := c.Tokens(t.Context(), prompt.Completions, r, body); ids != nil || got != tt.want {
+		if ids, _ := c.Tokens(t.Context(), prompt.Completions, r, body); ids != nil || got != tt.want {
 			t.Errorf("%s: %v, %v; want %v", tt.name, ids, got, tt.want)
 		}
 	}
 	// Nobody there at all.
 	var got Outcome
 	c := New(Config{URL: "http://127.0.0.1:1", Budget: time.Minute, Counted: func(o Outcome) { got = o }})
-	if ids := c.Tokens(t.Context(), prompt.Completions, r, body); ids != nil || got != Failed {
+	if ids, _ := c.Tokens(t.Context(), prompt.Completions, r, body); ids != nil || got != Failed {
 		t.Errorf("nobody: %v, %v", ids, got)
 	}
 }
@@ -140,9 +140,12 @@ func TestBusy(t *testing.T) {
 	c := New(Config{URL: url, Budget: time.Minute, Parallel: 1, Counted: func(o Outcome) { outcomes <- o }})
 	r, body := read(t, prompt.Completions, `{"model":"m","prompt":"x"}`)
 	first := make(chan []uint32)
-	go func() { first <- c.Tokens(context.Background(), prompt.Completions, r, body) }()
+	go func() {
+		ids, _ := c.Tokens(context.Background(), prompt.Completions, r, body)
+		first <- ids
+	}()
 	<-begun
-	if ids := c.Tokens(t.Context(), prompt.Completions, r, body); ids != nil || <-outcomes != Busy {
+	if ids, _ := c.Tokens(t.Context(), prompt.Completions, r, body); ids != nil || <-outcomes != Busy {
 		t.Errorf("a second one: %v", ids)
 	}
 	close(release)
@@ -172,12 +175,12 @@ func TestCacheEqualsTwin(t *testing.T) {
 					want = p.n
 					twin = append([]pair{p}, slices.Delete(twin, at, at+1)...)
 				}
-				if got := len(c.get(key)); got != want {
+				if got := len(c.get(key).ids); got != want {
 					t.Fatalf("seed %d: %d has %d tokens, want %d", seed, key, got, want)
 				}
 				continue
 			}
-			c.put(key, make([]uint32, n))
+			c.put(key, answer{ids: make([]uint32, n)})
 			if at < 0 && n <= most {
 				twin = append([]pair{{key, n}}, twin...)
 			}
