@@ -4,8 +4,10 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"path/filepath"
@@ -18,74 +20,86 @@ import (
 	"time"
 )
 
-// both runs a test for each way in which Envoy hands bodies over.
+// both runs a test for each way in which Envoy hands bodies over, beside other tests.
 func both(t *testing.T, test func(t *testing.T, m mode)) {
 	t.Helper()
-	for _, m := range []mode{bufferedMode, duplexMode} {
-		t.Run(string(m), func(t *testing.T) { test(t, m) })
+	t.Parallel()
+	for _, m := range bodyModes {
+		t.Run(string(m), func(t *testing.T) {
+			t.Parallel()
+			test(t, m)
+		})
 	}
 }
+
+var bodyModes = []mode{bufferedMode, duplexMode}
 
 // TestEnvoyCachedTokens is what it is all for: conversations of several turns find more of their prompts in the engines'
 // caches than the same ones sent round robin.
 func TestEnvoyCachedTokens(t *testing.T) {
-	both(t, func(t *testing.T, m mode) {
-		const talks, turns, capacity = 16, 5, 2000
-		s := newStack(t, m, capacity)
-		s.register(0)
-		share := func(engines []*engine, send func(talk, turn int, msgs []message) (int, string, string, error)) float64 {
-			rng := rand.New(rand.NewPCG(1, 2))
-			said := make([][]message, talks)
-			for turn := range turns {
-				for _, i := range rng.Perm(talks) {
-					if turn == 0 {
-						said[i] = []message{{"system", strings.Repeat(fmt.Sprintf("You are assistant %d of many. ", i%5), 40)}}
-					}
-					said[i] = append(said[i], message{"user", strings.Repeat(fmt.Sprintf("Talk %d asks %d. ", i, turn), 40)})
-					code, _, text, err := send(i, turn, said[i])
-					if err != nil || code != 200 {
-						t.Fatalf("talk %d, turn %d: %d %s %v", i, turn, code, text, err)
-					}
-					said[i] = append(said[i], message{"assistant", strings.Repeat("Talk is cheap. ", 20)})
+	// Beside other tests more observers would be late.
+	for _, m := range bodyModes {
+		t.Run(string(m), func(t *testing.T) { envoyCachedTokens(t, m) })
+	}
+}
+
+func envoyCachedTokens(t *testing.T, m mode) {
+	t.Helper()
+	const talks, turns, capacity = 16, 5, 2000
+	s := newStack(t, m, capacity)
+	s.register(0)
+	share := func(engines []*engine, send func(talk, turn int, msgs []message) (int, string, string, error)) float64 {
+		rng := rand.New(rand.NewPCG(1, 2))
+		said := make([][]message, talks)
+		for turn := range turns {
+			for _, i := range rng.Perm(talks) {
+				if turn == 0 {
+					said[i] = []message{{"system", strings.Repeat(fmt.Sprintf("You are assistant %d of many. ", i%5), 40)}}
 				}
+				said[i] = append(said[i], message{"user", strings.Repeat(fmt.Sprintf("Talk %d asks %d. ", i, turn), 40)})
+				code, _, text, err := send(i, turn, said[i])
+				if err != nil || code != 200 {
+					t.Fatalf("talk %d, turn %d: %d %s %v", i, turn, code, text, err)
+				}
+				said[i] = append(said[i], message{"assistant", strings.Repeat("Talk is cheap. ", 20)})
 			}
-			prompt, cached := 0, 0
-			for _, e := range engines {
-				_, p, c, _ := e.counts()
-				prompt, cached = prompt+p, cached+c
-			}
-			return float64(cached) / float64(prompt)
 		}
-		ours := share(s.engines, func(talk, turn int, msgs []message) (int, string, string, error) {
-			return whole(ask(t.Context(), s.url, msgs, (talk+turn)%2 == 0))
-		})
-		var plain []*engine
-		for range s.engines {
-			plain = append(plain, newEngine(t, capacity))
+		prompt, cached := 0, 0
+		for _, e := range engines {
+			_, p, c, _ := e.counts()
+			prompt, cached = prompt+p, cached+c
 		}
-		n := 0
-		turnabout := share(plain, func(talk, turn int, msgs []message) (int, string, string, error) {
-			n++
-			return whole(ask(t.Context(), plain[n%len(plain)].URL, msgs, (talk+turn)%2 == 0))
-		})
-		t.Logf("cached: %.1f %% of all prompt tokens, round robin %.1f %%", 100*ours, 100*turnabout)
-		if ours < turnabout+0.15 {
-			t.Errorf("cached: %.1f %% of all prompt tokens, round robin %.1f %%: want 15 points more", 100*ours, 100*turnabout)
-		}
-		s.until("all bookings have ended", func() bool { return s.metric("kvoracle_bookings") == 0 })
-		if got := s.metric("kvoracle_extproc_requests_total", `outcome="decided"`); got != talks*turns {
-			t.Errorf("%v decisions, want %d", got, talks*turns)
-		}
-		// What engines counted has been heard, of all but those whose observer was late; in tokens as the length of a text
-		// makes them.
-		_, _, cached := sum(s.engines)
-		if got := s.metric("kvoracle_cached_tokens_total", `source="counted"`); got < 0.85*float64(cached) || got > 1.15*float64(cached) {
-			t.Errorf("%v cached tokens were heard of, engines counted %d", got, cached)
-		}
-		if got := s.metric("kvoracle_progress_events_total", `step="first_token"`, `outcome="applied"`); got < 0.8*talks*turns/2 {
-			t.Errorf("%v first tokens were heard of, of %d", got, talks*turns/2)
-		}
+		return float64(cached) / float64(prompt)
+	}
+	ours := share(s.engines, func(talk, turn int, msgs []message) (int, string, string, error) {
+		return whole(ask(t.Context(), s.url, msgs, (talk+turn)%2 == 0))
 	})
+	var plain []*engine
+	for range s.engines {
+		plain = append(plain, newEngine(t, capacity))
+	}
+	n := 0
+	turnabout := share(plain, func(talk, turn int, msgs []message) (int, string, string, error) {
+		n++
+		return whole(ask(t.Context(), plain[n%len(plain)].URL, msgs, (talk+turn)%2 == 0))
+	})
+	t.Logf("cached: %.1f %% of all prompt tokens, round robin %.1f %%", 100*ours, 100*turnabout)
+	if ours < turnabout+0.15 {
+		t.Errorf("cached: %.1f %% of all prompt tokens, round robin %.1f %%: want 15 points more", 100*ours, 100*turnabout)
+	}
+	s.until("all bookings have ended", func() bool { return s.metric("kvoracle_bookings") == 0 })
+	if got := s.metric("kvoracle_extproc_requests_total", `outcome="decided"`); got != talks*turns {
+		t.Errorf("%v decisions, want %d", got, talks*turns)
+	}
+	// What engines counted has been heard, of all but those whose observer was late; in tokens as the length of a text
+	// makes them.
+	_, _, cached := sum(s.engines)
+	if got := s.metric("kvoracle_cached_tokens_total", `source="counted"`); got < 0.85*float64(cached) || got > 1.15*float64(cached) {
+		t.Errorf("%v cached tokens were heard of, engines counted %d", got, cached)
+	}
+	if got := s.metric("kvoracle_progress_events_total", `step="first_token"`, `outcome="applied"`); got < 0.8*talks*turns/2 {
+		t.Errorf("%v first tokens were heard of, of %d", got, talks*turns/2)
+	}
 }
 
 func sum(engines []*engine) (served, prompt, cached int) {
@@ -134,6 +148,7 @@ func (s *stack) more(sent *atomic.Int64, n int64) {
 
 // TestEnvoyLog: though no stream of the picker's outlives its choice, each booking ends as its request does, and no sooner.
 func TestEnvoyLog(t *testing.T) {
+	t.Parallel()
 	s := newStack(t, loggedMode, 2000)
 	s.register(0)
 	steps := func(step string) float64 {
@@ -182,13 +197,86 @@ func TestEnvoyLog(t *testing.T) {
 	}
 }
 
+// TestEnvoyShadow: an Envoy that chooses by itself shows what it does, and what is booked is where it is, until it ends. Nobody notices
+// whether kvoracle is there.
+func TestEnvoyShadow(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, shadowMode, 2000)
+	s.register(0)
+	const talks, turns = 8, 4
+	said := make([][]message, talks)
+	for turn := range turns {
+		for i := range said {
+			said[i] = append(said[i], message{"user", strings.Repeat(fmt.Sprintf("Talk %d asks %d. ", i, turn), 40)})
+			code, _, text, err := whole(ask(t.Context(), s.url, said[i], (i+turn)%2 == 0))
+			if err != nil || code != 200 {
+				t.Fatalf("talk %d, turn %d: %d %s %v", i, turn, code, text, err)
+			}
+			said[i] = append(said[i], message{"assistant", "Indeed."})
+		}
+	}
+	if code, _, _, err := whole(post(t.Context(), s.url, strings.NewReader("not JSON"))); err != nil || code != 400 {
+		t.Errorf("no JSON: %d %v, want the engine's 400", code, err)
+	}
+	steps := func(step string) float64 {
+		return s.metric("kvoracle_progress_events_total", `step="`+step+`"`, `outcome="applied"`)
+	}
+	s.until("all have ended", func() bool { return steps("finished") == talks*turns && s.metric("kvoracle_bookings") == 0 })
+	for outcome, want := range map[string]float64{"decided": talks * turns, "unparsed": 1} {
+		if got := s.metric("kvoracle_extproc_requests_total", `outcome="`+outcome+`"`); got != want {
+			t.Errorf("%v were %s, want %v", got, outcome, want)
+		}
+	}
+	if got := steps("first_token"); got != talks*turns/2 {
+		t.Errorf("%v first tokens were seen, want %d", got, talks*turns/2)
+	}
+	held := map[string]int{}
+	for range 9 {
+		resp, err := ask(t.Context(), s.url, []message{{"user", "all the same"}}, true, "X-Hold", "1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		held[resp.Header.Get("X-Engine")]++
+	}
+	s.until("each is booked where it is", func() bool {
+		var fleet struct {
+			Workers []struct {
+				Spec  struct{ Address string }
+				Ranks []struct {
+					Booked int `json:"booked_requests"`
+				}
+			}
+		}
+		_, text := s.do(http.MethodGet, "http://"+s.http+"/v1/workers", "")
+		if err := json.Unmarshal([]byte(text), &fleet); err != nil {
+			t.Fatal(err)
+		}
+		booked := map[string]int{}
+		for _, w := range fleet.Workers {
+			if n := w.Ranks[0].Booked; n > 0 {
+				booked[w.Spec.Address] = n
+			}
+		}
+		return maps.Equal(held, booked)
+	})
+	s.killOracle(syscall.SIGKILL)
+	for i := range 5 {
+		if code, _, text, err := whole(ask(t.Context(), s.url, said[0], i%2 == 0)); err != nil || code != 200 {
+			t.Errorf("without kvoracle: %d %s %v", code, text, err)
+		}
+	}
+}
+
 // TestEnvoyOracleDies: nobody notices, neither the end nor the return. Where response bodies go through the oracle those
 // under way are lost, which is why the configuration does not do that.
 func TestEnvoyOracleDies(t *testing.T) {
+	t.Parallel()
 	for name, listen := range map[string]string{
 		"port": freePort(t), "socket": "unix:" + filepath.Join(t.TempDir(), "grpc.sock"), // which the dead leave behind
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newStackAt(t, listen, 2000)
 			s.startEnvoy(bufferedMode)
 			s.register(0)
@@ -360,6 +448,9 @@ func TestEnvoyBodies(t *testing.T) {
 	both(t, func(t *testing.T, m mode) {
 		s := newStack(t, m, 200_000, "--ext-proc-max-body=3000000", "--ext-proc-body-timeout=2s")
 		s.register(0)
+		for _, e := range s.engines {
+			e.perToken /= 50 // or 2 MiB take ten seconds
+		}
 		large := []message{{"user", strings.Repeat("0123456789abcdef", 1<<17)}} // 2 MiB
 		var last string
 		for turn := range 3 {

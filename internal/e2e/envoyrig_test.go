@@ -46,6 +46,7 @@ const (
 	bufferedMode mode = "buffered" // deploy/envoy/envoy.yaml as it is
 	loggedMode   mode = "logged"   // the same without its observer: the access log alone tells of responses
 	duplexMode   mode = "duplex"   // as gateways of the inference extension do, both ways
+	shadowMode   mode = "shadow"   // deploy/envoy/shadow.yaml before an Envoy that chooses by itself
 )
 
 // newStack starts engines with caches of so many blocks, the oracle and Envoy.
@@ -247,6 +248,17 @@ func (s *stack) startEnvoy(m mode) {
 	}
 	if m != bufferedMode {
 		cut("          # The observer", "          - name: envoy.filters.http.router")
+	}
+	if m == shadowMode {
+		filter, err := os.ReadFile(filepath.Join("..", "..", "deploy", "envoy", "shadow.yaml"))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		cut("          # Tells kvoracle how each", "          route_config:")
+		cut("          # The picker", "          - name: envoy.filters.http.router")
+		replace("          - name: envoy.filters.http.router", regexp.MustCompile(`(?m)^`).ReplaceAllString(string(filter), "          ")+
+			"\n          - name: envoy.filters.http.router")
+		cut("    load_balancing_policy:", "    load_assignment:\n      cluster_name: workers")
 	}
 	if m == duplexMode { // all of it by the request's own stream
 		cut("          # Tells kvoracle how each", "          route_config:")

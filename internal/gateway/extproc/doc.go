@@ -35,6 +35,10 @@
 // by a second filter in observability_mode, whose stream names the decision. The headers of a response are no first token:
 // engines send them before there is one.
 //
+// Shadow. A filter in observability_mode that shows requests too is a picker to whom nobody listens: a worker is chosen and booked
+// when the body is complete, nothing is answered, and the booking moves to whoever has served the request, by the metadata above or
+// by the attribute upstream.address of the response. So nothing waits for it.
+//
 // Or the end is told by Envoy's gRPC access log, where a stream's own metadata (x-kvoracle-ends-by: access-log) says that it comes
 // here: then the stream may end with the choice, and the booking goes on until the log's entry for the request, which names the
 // decision in its metadata, says who has really served it and how it went. Entries on the way renew it. All of these tell the same

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
@@ -59,6 +60,8 @@ type exchange struct {
 	watching   *life // of an observer; its end is not told by this stream
 	isUnheard  bool  // the choice came when the proxy had left: its time was over, and it went on without
 	isOver     bool
+	isShadow   bool // nothing is answered, and the request is looked at
+	hasShadow  bool // it was decided for
 }
 
 // errSeen says that a stream has shown all there is to see: an observer's, which Envoy would keep open for some seconds, and a
@@ -122,9 +125,9 @@ func (x *exchange) take(m *extprocv3.ProcessingRequest) error {
 	}
 }
 
-// headers begins a request.
-func (x *exchange) headers(h *extprocv3.HttpHeaders) error {
-	for _, e := range h.GetHeaders().GetHeaders() {
+// hear takes a request's headers.
+func (x *exchange) hear(all []*corev3.HeaderValue) {
+	for _, e := range all {
 		v := string(e.GetRawValue())
 		if v == "" {
 			v = e.GetValue()
@@ -132,6 +135,11 @@ func (x *exchange) headers(h *extprocv3.HttpHeaders) error {
 		x.wishes.note(e.GetKey(), v, x.s.cfg.SessionHeader)
 	}
 	x.kind = prompt.KindOf(x.wishes.method, x.wishes.path)
+}
+
+// headers begins a request.
+func (x *exchange) headers(h *extprocv3.HttpHeaders) error {
+	x.hear(h.GetHeaders().GetHeaders())
 	switch {
 	case h.GetEndOfStream() || x.kind == prompt.None || x.reqMode == none || x.reqMode == streamed:
 		return x.passOn(InTurn)
@@ -335,28 +343,42 @@ func (x *exchange) decide(ctx context.Context) verdict {
 	}
 	v := x.verdict(ctx)
 	if v.answer != nil && v.answer.Decision != 0 {
-		x.life = x.s.begin(v.answer, x.respMode != none, x.byLog, time.Now())
+		// No log knows of a shadow's decision.
+		x.life = x.s.begin(v.answer, x.respMode != none, x.byLog && !x.isShadow, time.Now())
 	}
 	return v
 }
 
-// observe takes a message of a stream that nothing is answered to.
+// observe takes a message of a stream that nothing is answered to: an observer's, which sees responses alone, or a shadow's, which
+// sees requests as well.
 func (x *exchange) observe(m *extprocv3.ProcessingRequest) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.stage = passing
 	switch r := m.GetRequest().(type) {
-	case *extprocv3.ProcessingRequest_ResponseHeaders:
-		x.s.hasObservers.Store(true)
-		name := ofBalancer(m.GetMetadataContext(), keyDecision)
-		l := x.s.find(name)
-		if l == nil && name != "" {
-			x.s.cfg.Observer.Unobserved()
+	case *extprocv3.ProcessingRequest_RequestHeaders:
+		x.isShadow, x.respMode = true, m.GetProtocolConfig().GetResponseBodyMode()
+		x.only = candidates(m.GetMetadataContext())
+		x.hear(r.RequestHeaders.GetHeaders().GetHeaders())
+		if r.RequestHeaders.GetEndOfStream() {
+			x.kind = prompt.None
 		}
-		if l == nil || l.seesAll {
+		if x.kind == prompt.None {
+			x.s.cfg.Observer.Picked(InTurn)
 			return errSeen
 		}
-		l.watched()
+	case *extprocv3.ProcessingRequest_RequestBody:
+		return x.shadow(r.RequestBody.GetBody(), r.RequestBody.GetEndOfStream())
+	case *extprocv3.ProcessingRequest_RequestTrailers:
+		return x.shadow(nil, true)
+	case *extprocv3.ProcessingRequest_ResponseHeaders:
+		l := x.life
+		if !x.isShadow {
+			l = x.observed(m)
+		}
+		if l == nil {
+			return errSeen
+		}
 		tellHeaders(l, m, r.ResponseHeaders)
 		x.watching = l
 		if r.ResponseHeaders.GetEndOfStream() {
@@ -379,6 +401,51 @@ func (x *exchange) observe(m *extprocv3.ProcessingRequest) error {
 	return nil
 }
 
+// observed finds the life that a response belongs to; nil: there is nothing to add.
+func (x *exchange) observed(m *extprocv3.ProcessingRequest) *life {
+	x.s.hasObservers.Store(true)
+	name := ofBalancer(m.GetMetadataContext(), keyDecision)
+	l := x.s.find(name)
+	if l == nil && name != "" {
+		x.s.cfg.Observer.Unobserved()
+	}
+	if l == nil || l.seesAll {
+		return nil
+	}
+	l.watched()
+	return l
+}
+
+// shadow takes the next piece of the body of a request that goes on without us. When it is complete a worker is chosen and booked as
+// for any other; the response then tells who has served it, and the booking moves there.
+func (x *exchange) shadow(body []byte, isEnd bool) error {
+	if !x.isShadow || x.hasShadow {
+		return nil
+	}
+	if x.size += len(body); x.size > x.s.cfg.MaxBody {
+		x.body = nil
+		x.s.cfg.Observer.Picked(TooLarge)
+		return errSeen
+	}
+	if len(body) > 0 {
+		x.body = append(x.body, body)
+	}
+	if !isEnd {
+		return nil
+	}
+	x.hasShadow = true
+	v := verdict{outcome: Overloaded}
+	if !x.isOverloaded() {
+		v = x.decide(x.stream.Context())
+	}
+	x.body = nil
+	x.s.cfg.Observer.Picked(v.outcome)
+	if x.life == nil {
+		return errSeen
+	}
+	return nil
+}
+
 // tellHeaders tells a life what a response's headers say.
 func tellHeaders(l *life, m *extprocv3.ProcessingRequest, h *extprocv3.HttpHeaders) {
 	code, isStream := 0, false
@@ -390,5 +457,9 @@ func tellHeaders(l *life, m *extprocv3.ProcessingRequest, h *extprocv3.HttpHeade
 			isStream = isEventStream(string(e.GetRawValue()))
 		}
 	}
-	l.answered(ofBalancer(m.GetMetadataContext(), keyServed), code, isStream, h.GetEndOfStream())
+	served := ofBalancer(m.GetMetadataContext(), keyServed)
+	if served == "" { // not a balancer that we choose for
+		served = m.GetAttributes()[attributes].GetFields()[keyUpstream].GetStringValue()
+	}
+	l.answered(served, code, isStream, h.GetEndOfStream())
 }

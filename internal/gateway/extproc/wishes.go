@@ -115,6 +115,9 @@ func (w *wishes) apply(r *oracle.RouteRequest, q *Queue) {
 // the configuration writes it.
 const attributes = "envoy.filters.http.ext_proc"
 
+// keyUpstream is the attribute of a response that says who has served it (response_attributes).
+const keyUpstream = "upstream.address"
+
 // attributed hears a request's headers where they come with its body, as attributes: request.method, request.path, and
 // request.headers['name']. It says whether there is a path, without which nothing can be made of a body.
 func (w *wishes) attributed(m *extprocv3.ProcessingRequest, sessionHeader string) bool {
