@@ -15,6 +15,6 @@
 // selection_id names), both bounded and forgotten by age, oldest first. Dynamo's callers do not renew; so a reservation's
 // lease is renewed by the calls that come through the door, until it is mostAge old, which is when Dynamo forgets it too.
 //
-// A Door may be used concurrently. One mutex guards both books; it is never held while the oracle is called. It owns no
-// goroutine.
+// A Door may be used concurrently. One mutex guards both books; it is never held while the oracle is called. Another one keeps patches
+// of workers apart, over their calls. It owns no goroutine.
 package dynamo

@@ -26,6 +26,8 @@ type Door struct {
 	bodies *httpjson.Door
 	wait   float64 // seconds that a booking waits for a place
 
+	patching sync.Mutex
+
 	mu       sync.Mutex
 	pending  book[pending]
 	held     int // bytes of pending selections
@@ -46,6 +48,7 @@ func Mount(on *httpjson.Door, caller httpjson.Caller, maxQueue time.Duration) {
 	for pattern, f := range map[string]func(*exchange) error{
 		"POST /workers":                            d.addWorker,
 		"GET /workers":                             d.listWorkers,
+		"PATCH /workers/{worker_id}":               d.patchWorker,
 		"DELETE /workers/{worker_id}":              d.removeWorker,
 		"POST /select":                             d.choose,
 		"POST /select_and_reserve":                 d.chooseAndReserve,
@@ -54,6 +57,12 @@ func Mount(on *httpjson.Door, caller httpjson.Caller, maxQueue time.Duration) {
 		"POST /reservations/{id}/output_block":     d.outputBlock,
 		"DELETE /reservations/{id}":                d.free,
 		"GET /loads":                               d.loads,
+		"POST /potential_loads":                    d.potentialLoads,
+		"POST /overlap_scores":                     d.overlapScores,
+		"GET /dump":                                notServed("what caches hold is not given away here; replicas tell each other over NATS"),
+		"POST /replica_sync/register_peer":         notServed("replicas find each other over NATS"),
+		"POST /replica_sync/deregister_peer":       notServed("replicas find each other over NATS"),
+		"GET /replica_sync/peers":                  notServed("replicas find each other over NATS"),
 		"GET /ready":                               d.ready,
 		"GET /health":                              func(x *exchange) error { return x.done() },
 	} {
@@ -65,6 +74,11 @@ func Mount(on *httpjson.Door, caller httpjson.Caller, maxQueue time.Duration) {
 			}
 		}))
 	}
+}
+
+// notServed answers a path of the service's that has no equal here.
+func notServed(why string) func(*exchange) error {
+	return func(x *exchange) error { return status.Error(codes.Unimplemented, x.r.URL.Path+" is not served: "+why) }
 }
 
 // exchange is one call.

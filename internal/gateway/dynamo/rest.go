@@ -2,6 +2,7 @@ package dynamo
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -64,27 +65,77 @@ func (d *Door) addWorker(x *exchange) error {
 	if err := r.check(); err != nil {
 		return badRequest(err.Error())
 	}
-	spec := &kvoraclev1.WorkerSpec{
-		WorkerId: strconv.FormatUint(r.ID, 10), Address: r.Endpoint, Model: r.model(), BlockSize: r.BlockSize, DpSize: r.Size,
-		Labels: make(map[string]string),
-	}
-	if r.Blocks > 0 {
-		spec.Capacities = []*kvoraclev1.TierCapacity{{Tier: kvoraclev1.Tier_TIER_DEVICE, Blocks: r.Blocks}}
-	}
-	if r.Batch != nil {
-		spec.Labels[batchLabel] = strconv.FormatUint(*r.Batch, 10)
-	}
-	if r.Events != "" {
-		spec.Labels[eventLabel+"0"] = r.Events
-	}
-	for rank, endpoint := range r.RankEvent {
-		spec.Labels[eventLabel+rank] = endpoint
-	}
-	out := &kvoraclev1.RegisterWorkerResponse{}
-	if err := x.call(kvoraclev1.FleetService_RegisterWorker_FullMethodName, &kvoraclev1.RegisterWorkerRequest{Spec: spec}, out); err != nil {
+	out, err := x.register(strconv.FormatUint(r.ID, 10), r, &kvoraclev1.WorkerSpec{})
+	if err != nil {
 		return err
 	}
-	return x.answer(http.StatusCreated, record(out.GetWorker()))
+	return x.answer(http.StatusCreated, out)
+}
+
+// register makes a worker known. Of its former spec stays what Dynamo has no word for.
+func (x *exchange) register(name string, r *workerRequest, spec *kvoraclev1.WorkerSpec) (worker, error) {
+	labels := make(map[string]string)
+	for k, v := range spec.GetLabels() {
+		if k != batchLabel && !strings.HasPrefix(k, eventLabel) {
+			labels[k] = v
+		}
+	}
+	spec.WorkerId, spec.Address, spec.Model, spec.BlockSize, spec.DpSize, spec.Labels = name, r.Endpoint, r.model(), r.BlockSize, r.Size, labels
+	spec.Capacities = slices.DeleteFunc(spec.GetCapacities(), func(c *kvoraclev1.TierCapacity) bool { return c.GetTier() == kvoraclev1.Tier_TIER_DEVICE })
+	if r.Blocks > 0 {
+		spec.Capacities = append(spec.Capacities, &kvoraclev1.TierCapacity{Tier: kvoraclev1.Tier_TIER_DEVICE, Blocks: r.Blocks})
+	}
+	if r.Batch != nil {
+		labels[batchLabel] = strconv.FormatUint(*r.Batch, 10)
+	}
+	if r.Events != "" {
+		labels[eventLabel+"0"] = r.Events
+	}
+	for rank, endpoint := range r.RankEvent {
+		labels[eventLabel+rank] = endpoint
+	}
+	out := &kvoraclev1.RegisterWorkerResponse{}
+	err := x.call(kvoraclev1.FleetService_RegisterWorker_FullMethodName, &kvoraclev1.RegisterWorkerRequest{Spec: spec}, out)
+	return record(out.GetWorker()), err
+}
+
+// patchWorker changes what is known of a worker.
+func (d *Door) patchWorker(x *exchange) error {
+	p := &workerPatch{}
+	if err := x.body(p); err != nil {
+		return err
+	}
+	d.patching.Lock() // of two patches at once neither shall undo the other
+	defer d.patching.Unlock()
+	was, err := x.named()
+	if err != nil {
+		return err
+	}
+	spec := was.GetSpec()
+	r := p.on(spec)
+	if err := r.check(); err != nil {
+		return badRequest(err.Error())
+	}
+	out, err := x.register(spec.GetWorkerId(), r, spec)
+	if err != nil {
+		return err
+	}
+	return x.answer(http.StatusOK, out)
+}
+
+// named is the worker that the path names.
+func (x *exchange) named() (*kvoraclev1.Worker, error) {
+	id, err := strconv.ParseUint(x.r.PathValue("worker_id"), 10, 64)
+	if err != nil {
+		return nil, badRequest("worker_id: want an integer")
+	}
+	names, err := x.namesOf("", id)
+	if err != nil {
+		return nil, err
+	}
+	out := &kvoraclev1.GetWorkerResponse{}
+	err = x.call(kvoraclev1.FleetService_GetWorker_FullMethodName, &kvoraclev1.GetWorkerRequest{WorkerId: names[0]}, out)
+	return out.GetWorker(), err
 }
 
 // record is a worker as the catalog shows it.
@@ -165,23 +216,15 @@ func records(all []*kvoraclev1.Worker) []worker {
 }
 
 func (d *Door) removeWorker(x *exchange) error {
-	id, err := strconv.ParseUint(x.r.PathValue("worker_id"), 10, 64)
+	was, err := x.named()
 	if err != nil {
-		return badRequest("worker_id: want an integer")
-	}
-	names, err := x.namesOf("", id)
-	if err != nil {
-		return err
-	}
-	was := &kvoraclev1.GetWorkerResponse{}
-	if err := x.call(kvoraclev1.FleetService_GetWorker_FullMethodName, &kvoraclev1.GetWorkerRequest{WorkerId: names[0]}, was); err != nil {
 		return err
 	}
 	if err := x.call(kvoraclev1.FleetService_RemoveWorker_FullMethodName,
-		&kvoraclev1.RemoveWorkerRequest{WorkerId: names[0]}, &kvoraclev1.RemoveWorkerResponse{}); err != nil {
+		&kvoraclev1.RemoveWorkerRequest{WorkerId: was.GetSpec().GetWorkerId()}, &kvoraclev1.RemoveWorkerResponse{}); err != nil {
 		return err
 	}
-	out := record(was.GetWorker())
+	out := record(was)
 	out.Lifecycle = "unschedulable"
 	return x.answer(http.StatusOK, out)
 }
@@ -204,7 +247,16 @@ func (d *Door) ready(x *exchange) error {
 	return x.answer(http.StatusOK, out)
 }
 
-// loads shows what waits on each rank. Prefill is known in seconds and shown in tokens by what one costs there.
+// loadOf is what waits on a rank. Prefill is known in seconds and shown in tokens by what one costs there.
+func loadOf(w *kvoraclev1.Worker, r *kvoraclev1.RankStatus) rankLoad {
+	load := rankLoad{ID: idOf(w.GetSpec().GetWorkerId()), Rank: r.GetDpRank(), Active: r.GetInFlight()}
+	if cost := r.GetCosts().GetPrefillSecondsPerToken(); cost > 0 && r.GetPendingPrefillSeconds() > 0 {
+		load.Prefill = uint64(r.GetPendingPrefillSeconds() / cost)
+	}
+	return load
+}
+
+// loads shows what waits on each rank.
 func (d *Door) loads(x *exchange) error {
 	all, err := x.catalog()
 	if err != nil {
@@ -220,11 +272,7 @@ func (d *Door) loads(x *exchange) error {
 			at[p], out = m, append(out, m)
 		}
 		for _, r := range w.GetRanks() {
-			load := rankLoad{ID: idOf(w.GetSpec().GetWorkerId()), Rank: r.GetDpRank(), Active: r.GetInFlight()}
-			if cost := r.GetCosts().GetPrefillSecondsPerToken(); cost > 0 && r.GetPendingPrefillSeconds() > 0 {
-				load.Prefill = uint64(r.GetPendingPrefillSeconds() / cost)
-			}
-			m.Loads = append(m.Loads, load)
+			m.Loads = append(m.Loads, loadOf(w, r))
 		}
 	}
 	return x.answer(http.StatusOK, out)

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
 // anything is a field that is known and not served: it may be absent, null or empty.
@@ -76,6 +78,53 @@ func (r *workerRequest) check() error {
 		return errors.New("data_parallel_start_rank other than 0 is not served: ranks count from 0")
 	}
 	return refuse(map[string]anything{"taints": r.Taints, "topology_domains": r.Topology, "is_eagle": r.Eagle})
+}
+
+// workerPatch is the body of PATCH /workers/{worker_id}: what it names is changed.
+type workerPatch struct {
+	Endpoint  *string           `json:"endpoint"`
+	BlockSize *uint32           `json:"block_size"`
+	Start     *uint32           `json:"data_parallel_start_rank"`
+	Size      *uint32           `json:"data_parallel_size"`
+	Blocks    *uint64           `json:"total_kv_blocks"`
+	Batch     *uint64           `json:"max_num_batched_tokens"`
+	Events    *string           `json:"kv_events_endpoint"`
+	RankEvent map[string]string `json:"kv_events_endpoints"`
+
+	Taints   anything `json:"taints"`
+	Topology anything `json:"topology_domains"`
+	Eagle    anything `json:"is_eagle"`
+}
+
+// on is the request that would register a worker as it is after the patch.
+func (p *workerPatch) on(s *kvoraclev1.WorkerSpec) *workerRequest {
+	old := record(&kvoraclev1.Worker{Spec: s})
+	r := &workerRequest{
+		place: old.place, Endpoint: old.Endpoint, BlockSize: old.BlockSize, Size: old.Size, Batch: old.Batch, RankEvent: old.Events,
+		Taints: p.Taints, Topology: p.Topology, Eagle: p.Eagle,
+	}
+	if old.Blocks != nil {
+		r.Blocks = *old.Blocks
+	}
+	change(&r.Endpoint, p.Endpoint)
+	change(&r.BlockSize, p.BlockSize)
+	change(&r.Start, p.Start)
+	change(&r.Size, p.Size)
+	change(&r.Blocks, p.Blocks)
+	if p.Batch != nil {
+		r.Batch = p.Batch
+	}
+	if p.RankEvent != nil {
+		r.RankEvent = p.RankEvent
+	}
+	change(&r.Events, p.Events)
+	return r
+}
+
+func change[T any](to, from *T) {
+	if from != nil {
+		*to = *from
+	}
 }
 
 // refuse names a field that is set and not served.
@@ -240,6 +289,33 @@ type rankLoad struct {
 	Rank    uint32 `json:"dp_rank"`
 	Prefill uint64 `json:"potential_prefill_tokens"`
 	Active  uint32 `json:"active_requests"`
+}
+
+// overlapScores is the answer of POST /overlap_scores.
+type overlapScores struct {
+	BlockSize uint64         `json:"block_size"`
+	Blocks    uint64         `json:"num_blocks"`
+	Workers   []overlapScore `json:"workers"`
+	Shared    sharedScore    `json:"shared_cache"`
+}
+
+type overlapScore struct {
+	ID       uint64  `json:"worker_id"`
+	Rank     uint32  `json:"dp_rank"`
+	Device   uint64  `json:"device_blocks"`
+	Host     uint64  `json:"host_pinned_blocks"`
+	Disk     uint64  `json:"disk_blocks"`
+	HostMore uint64  `json:"host_pinned_extension_blocks"`
+	DiskMore uint64  `json:"disk_extension_blocks"`
+	Beyond   *uint32 `json:"shared_beyond_device_blocks"` // never set here: what is shared counts as disk
+}
+
+// sharedScore is of a cache that workers share, as Dynamo knows it; there is none.
+type sharedScore struct {
+	Enabled bool        `json:"enabled"`
+	Total   uint32      `json:"total_hit_blocks"`
+	Ranges  [][2]uint64 `json:"ranges"`
+	Error   *string     `json:"error"`
 }
 
 type ready struct {
