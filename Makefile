@@ -259,6 +259,9 @@ PROXY_PACKAGES := nginx libnginx-mod-http-js haproxy
 BROWSER := .cache/e2e/browser
 BROWSER_PACKAGES := chromium-headless-shell
 
+# Says that there is a python3 that makes venvs.
+PYTHON3 := .cache/e2e/python3.ready
+
 VENV := .cache/e2e/venv
 REQUIREMENTS := internal/e2e/testdata/requirements.txt
 
@@ -279,11 +282,23 @@ define install
 endef
 
 .PHONY: e2e
-e2e: e2e-parts e2e-vllm ## Run the built programs with everything real that can be installed: the two below; needs python3 with venv, and PyPI and Debian's packages once
+e2e: ## Run the built programs with everything real that can be installed: the two below; needs python3 with venv, and PyPI and Debian's packages once
+	@$(MAKE) -j6 e2e-needs '$(VLLM)/.ready'
+	$(MAKE) e2e-parts e2e-vllm
+
+# What e2e-parts needs, all at once: compilers work while packages come.
+.PHONY: e2e-needs
+e2e-needs: $(VENV)/.ready $(LITELLM)/.ready $(PROXIES)/.ready $(BROWSER)/.ready e2e-compiled
+
+.PHONY: e2e-compiled
+e2e-compiled:
+	@go test $(TAGS) -run='^$$' ./internal/e2e/... >/dev/null
+	go build -o /dev/null ./server/cmd/... ./client/cmd/...
 
 .PHONY: e2e-parts
-e2e-parts: $(VENV)/.ready $(LITELLM)/.ready $(PROXIES)/.ready $(BROWSER)/.ready ## Run the built programs with Python and TypeScript clients, Envoy, NGINX, HAProxy, LiteLLM, libzmq and a browser
+e2e-parts: ## Run the built programs with Python and TypeScript clients, Envoy, NGINX, HAProxy, LiteLLM, libzmq and a browser
 	$(step)
+	$(MAKE) -j5 e2e-needs
 	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python' KVORACLE_E2E_PROXIES='$(CURDIR)/$(PROXIES)' \
 		KVORACLE_E2E_LITELLM_PYTHON='$(CURDIR)/$(LITELLM)/bin/python' KVORACLE_E2E_BROWSER='$(CURDIR)/$(BROWSER)'
 	go test -v $(TAGS) -count=1 -timeout=25m ./internal/e2e/... 2>&1 | awk -f .ci/gotest.awk
@@ -294,19 +309,19 @@ e2e-vllm: $(VENV)/.ready $(VLLM)/.ready ## Hold Route's answers against what two
 	export KVORACLE_E2E_PYTHON='$(CURDIR)/$(VENV)/bin/python' KVORACLE_E2E_VLLM_PYTHON='$(CURDIR)/$(VLLM)/bin/python'
 	go test -v $(ALLTAGS) -count=1 -timeout=25m -run='^TestVLLM$$' ./internal/e2e/ 2>&1 | awk -f .ci/gotest.awk
 
-$(VLLM)/.ready: $(VLLM_REQUIREMENTS) $(VENV)/.ready
+$(VLLM)/.ready: $(VLLM_REQUIREMENTS) $(PYTHON3)
 	@rm -rf '$(VLLM)'
 	python3 -m venv '$(VLLM)'
 	$(call install,$(VLLM),$(VLLM_REQUIREMENTS))
 	touch '$@'
 
-$(LITELLM)/.ready: $(LITELLM_REQUIREMENTS) $(VENV)/.ready
+$(LITELLM)/.ready: $(LITELLM_REQUIREMENTS) $(PYTHON3)
 	@rm -rf '$(LITELLM)'
 	python3 -m venv '$(LITELLM)'
 	$(call install,$(LITELLM),$(LITELLM_REQUIREMENTS))
 	touch '$@'
 
-$(VENV)/.ready: $(REQUIREMENTS)
+$(PYTHON3):
 	@if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
 		if [[ $$(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
 			echo 'make e2e needs python3 with its venv module (Debian: apt-get install python3 python3-venv)' >&2
@@ -315,9 +330,13 @@ $(VENV)/.ready: $(REQUIREMENTS)
 		apt-get update -qq
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3 python3-venv
 	fi
-	rm -rf '$(VENV)'
+	mkdir -p '$(dir $@)'
+	touch '$@'
+
+$(VENV)/.ready: $(REQUIREMENTS) $(PYTHON3)
+	@rm -rf '$(VENV)'
 	python3 -m venv '$(VENV)'
-	'$(VENV)/bin/pip' install --quiet --disable-pip-version-check --requirement '$(REQUIREMENTS)'
+	$(call install,$(VENV),$(REQUIREMENTS))
 	touch '$@'
 
 # What unpacks packages of Debian's, with what they need and the system has not, into a folder.
@@ -332,14 +351,14 @@ define unpack
 	touch '$(1)/.ready'
 endef
 
-$(BROWSER)/.ready:
+$(BROWSER)/.ready: | $(PROXIES)/.ready # apt-get is one at a time
 	@if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
 		echo 'make e2e takes Chromium from packages of Debian: it needs apt-get' >&2
 		exit 1
 	fi
 	$(call unpack,$(BROWSER),$(BROWSER_PACKAGES))
 
-$(PROXIES)/.ready:
+$(PROXIES)/.ready: | $(PYTHON3)
 	@if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
 		echo 'make e2e takes NGINX and HAProxy from packages of Debian or Ubuntu: it needs apt-get' >&2
 		exit 1

@@ -179,6 +179,7 @@ func (b *browser) show(expression string) string {
 // TestStatusPageInABrowser: Chromium shows the operator's page with what is there, in the page's own style, shows something
 // newer by itself, asks nobody for anything else, and has nothing to complain of.
 func TestStatusPageInABrowser(t *testing.T) {
+	t.Parallel()
 	ops := freePort(t)
 	s := start(t, "--ops-listen="+ops, "--http-listen=127.0.0.1:0", "--data-dir="+t.TempDir())
 	page := "http://" + ops + "/status"

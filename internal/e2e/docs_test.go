@@ -77,6 +77,7 @@ func runBlocks(t *testing.T, doc, dir string, env []string, replace *strings.Rep
 
 // TestHTTPDoc runs the commands of docs/http.md.
 func TestHTTPDoc(t *testing.T) {
+	t.Parallel()
 	s := start(t, "--http-listen=127.0.0.1:0")
 	runBlocks(t, filepath.Join("..", "..", "docs", "http.md"), t.TempDir(), nil, strings.NewReplacer("127.0.0.1:7072", s.http))
 }
@@ -95,6 +96,7 @@ func freePorts(t *testing.T, n int) []string {
 
 // TestAdoptingDoc runs the commands of docs/adopting.md on the built programs, and looks for each metric that it names.
 func TestAdoptingDoc(t *testing.T) {
+	t.Parallel()
 	build(t, "server/cmd/kvoracle")
 	build(t, "client/cmd/kvoraclectl")
 	dir := t.TempDir()
@@ -130,6 +132,7 @@ func TestAdoptingDoc(t *testing.T) {
 
 // TestEnvoyDoc runs the commands of docs/envoy.md.
 func TestEnvoyDoc(t *testing.T) {
+	t.Parallel()
 	s := newStack(t, bufferedMode, 2000)
 	var addresses []string
 	for _, e := range s.engines {
@@ -143,6 +146,7 @@ func TestEnvoyDoc(t *testing.T) {
 
 // TestDiscoveryDoc runs the commands of docs/discovery.md.
 func TestDiscoveryDoc(t *testing.T) {
+	t.Parallel()
 	build(t, "client/cmd/kvoraclectl")
 	s := start(t)
 	dir := t.TempDir()

@@ -26,8 +26,9 @@ type engine struct {
 	cache    map[uint64]*list.Element
 	order    list.List // of uint64, newest first
 	capacity int
-	served   int // requests
-	prompt   int // tokens
+	perToken time.Duration // that a token takes
+	served   int           // requests
+	prompt   int           // tokens
 	cached   int
 	gone     int           // requests whose clients have left
 	release  chan struct{} // closed: requests that are held go on
@@ -36,12 +37,11 @@ type engine struct {
 const (
 	bytesPerToken  = 4
 	tokensPerBlock = 16
-	perToken       = 20 * time.Microsecond
 )
 
 func newEngine(t *testing.T, capacity int) *engine {
 	t.Helper()
-	e := &engine{cache: make(map[uint64]*list.Element), capacity: capacity, release: make(chan struct{})}
+	e := &engine{cache: make(map[uint64]*list.Element), capacity: capacity, perToken: 20 * time.Microsecond, release: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", e.chat)
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
@@ -124,7 +124,7 @@ func (e *engine) chat(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(&text, "<|%s|>%s", m.Role, m.Content)
 	}
 	tokens, cached := e.compute(text.String())
-	if !e.wait(r, time.Duration(tokens-cached)*perToken) {
+	if !e.wait(r, time.Duration(tokens-cached)*e.perToken) {
 		return
 	}
 	usage := fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`, tokens, q.MaxTokens, cached)

@@ -13,6 +13,7 @@ import (
 
 // TestExamples runs the programs that the guides show: the worker tells of two blocks, and the gateway is sent to them.
 func TestExamples(t *testing.T) {
+	t.Parallel()
 	oracle := startServer(t)
 	environment := append(os.Environ(), "KVORACLE_SERVER="+oracle)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -94,6 +94,7 @@ func (l *litellm) talk(name string, talks, turns int, asks, isStream bool) litel
 // TestLiteLLM: behind LiteLLM's real router conversations stay where their beginnings are cached, their ends are told, and
 // nobody notices when a worker or the oracle dies.
 func TestLiteLLM(t *testing.T) {
+	t.Parallel()
 	const talks, turns = 24, 4
 	s := newBareStack(t, 4000)
 	s.register(0)

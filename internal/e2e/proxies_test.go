@@ -22,11 +22,13 @@ const proxiesEnv = "KVORACLE_E2E_PROXIES"
 // that does.
 func proxies(t *testing.T, test func(t *testing.T, s *stack)) {
 	t.Helper()
+	t.Parallel()
 	for _, p := range []struct {
 		name  string
 		start func(s *stack)
 	}{{"nginx", (*stack).startNginx}, {"haproxy", (*stack).startHAProxy}, {"typescript", (*stack).startTypeScript}} {
 		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
 			s := newBareStack(t, 2000)
 			s.register(0)
 			p.start(s)

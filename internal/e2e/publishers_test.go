@@ -122,12 +122,12 @@ func page(t *testing.T, url string) string {
 // publisher, over ZeroMQ; the same through SMG's own gRPC relay; and TensorRT-LLM, whose package is not to be had without its
 // vendor's index, by recorded messages over libzmq and HTTP.
 func TestPublishers(t *testing.T) {
+	t.Parallel()
 	python := os.Getenv(pythonEnv)
 	if python == "" {
 		t.Fatalf("%s is not set: run this test by `make e2e`", pythonEnv)
 	}
 	modules := publisherModules(t, python)
-	t.Setenv("PYTHONPATH", modules)
 	ctl := build(t, "client/cmd/kvoraclectl")
 	golden := goldenFrames(t)
 	unhex := func(name string, part int) string {

@@ -15,6 +15,7 @@ const pythonEnv = "KVORACLE_E2E_PYTHON"
 // TestPythonClient proves that a client which shares no code with us gets along with the server: stubs made by
 // Python's own generator from proto/, and hashes made by Python's own XXH3.
 func TestPythonClient(t *testing.T) {
+	t.Parallel()
 	python := os.Getenv(pythonEnv)
 	if python == "" {
 		t.Fatalf("%s is not set: run this test by `make e2e`", pythonEnv)

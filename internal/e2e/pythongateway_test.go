@@ -16,6 +16,7 @@ import (
 // TestPythonGateway runs client/python, threaded and asyncio: route, progress, errors, and what it does when the oracle is
 // killed.
 func TestPythonGateway(t *testing.T) {
+	t.Parallel()
 	python := os.Getenv(pythonEnv)
 	if python == "" {
 		t.Fatalf("%s is not set: run this test by `make e2e`", pythonEnv)

@@ -49,9 +49,14 @@ func TestMain(m *testing.M) {
 	_ = os.RemoveAll(programs) // a temporary folder
 }
 
+// building is held while a program is built: tests run side by side.
+var building sync.Mutex
+
 // build builds a program of this tree, once for all tests, and returns where it is.
 func build(t *testing.T, pkg string) string {
 	t.Helper()
+	building.Lock()
+	defer building.Unlock()
 	bin := filepath.Join(programs, filepath.Base(pkg))
 	if _, err := os.Stat(bin); err != nil {
 		run(t, exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../"+pkg))

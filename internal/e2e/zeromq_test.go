@@ -40,15 +40,15 @@ type fields = map[string]any
 
 func startLibzmq(t *testing.T) *libzmq { return startPeer(t, "zeromq.py") }
 
-// startPeer starts a script of testdata that takes commands.
-func startPeer(t *testing.T, script string, args ...string) *libzmq {
+// startPeer starts a script of testdata that takes commands, and tells it where to find its modules.
+func startPeer(t *testing.T, script string, modules ...string) *libzmq {
 	t.Helper()
 	python := os.Getenv(pythonEnv)
 	if python == "" {
 		t.Fatalf("%s is not set: run this test by `make e2e`", pythonEnv)
 	}
-	p := &libzmq{t: t, cmd: exec.CommandContext(context.WithoutCancel(t.Context()), python, append([]string{filepath.Join("testdata", script)}, args...)...)}
-	p.cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	p := &libzmq{t: t, cmd: exec.CommandContext(context.WithoutCancel(t.Context()), python, append([]string{filepath.Join("testdata", script)}, modules...)...)}
+	p.cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+strings.Join(modules, string(os.PathListSeparator)))
 	p.cmd.Stderr = &p.stderr
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -438,6 +438,7 @@ func TestZeroMQSubscribesToUs(t *testing.T) {
 // TestZeroMQHeartbeats: a publisher that asks for signs of life keeps us, and one whose process is stopped is noticed and
 // found again.
 func TestZeroMQHeartbeats(t *testing.T) {
+	t.Parallel()
 	p := startLibzmq(t)
 	at := p.open("pub", "XPUB", fields{"bind": "tcp://127.0.0.1:*", "options": fields{
 		"HEARTBEAT_IVL": 50, "HEARTBEAT_TIMEOUT": 5000, "HEARTBEAT_TTL": 20_000,
