@@ -298,6 +298,41 @@ func TestEnvoyOracleDies(t *testing.T) {
 	}
 }
 
+// TestEnvoyOracleHangs: of a kvoracle that is there and says nothing each request waits for message_timeout and no longer, until its
+// health check tells; and when it goes on nothing is left booked.
+func TestEnvoyOracleHangs(t *testing.T) {
+	t.Parallel()
+	s := newBareStack(t, 2000, "--lease=5s") // which ends what was chosen at the very moment when Envoy left
+	s.patience = "1s"
+	s.startEnvoy(bufferedMode)
+	s.register(0)
+	once := func() time.Duration {
+		t.Helper()
+		from := time.Now()
+		if code, _, text, err := whole(ask(t.Context(), s.url, []message{{"user", "hello"}}, false)); err != nil || code != 200 {
+			t.Errorf("%d %s %v", code, text, err)
+		}
+		return time.Since(from)
+	}
+	once()
+	if err := s.oracle.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	first := once()
+	s.until("it is not asked any more", func() bool { return once() < time.Second })
+	if err := s.oracle.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if first < time.Second || first > 30*time.Second { // it is asked, and given up
+		t.Errorf("the first request without an answer took %v, want a little more than the second that kvoracle is given", first)
+	}
+	s.until("it decides again", func() bool {
+		once()
+		return s.metric("kvoracle_extproc_requests_total", `outcome="decided"`) > 2
+	})
+	s.until("nothing is left booked", func() bool { return s.metric("kvoracle_bookings") == 0 })
+}
+
 // TestEnvoyOracleDrains: an orderly end harms no answer that is under way, though bodies go through it.
 func TestEnvoyOracleDrains(t *testing.T) {
 	both(t, func(t *testing.T, m mode) {

@@ -31,6 +31,8 @@ type stack struct {
 	workers []string // addresses of the engines, or of others
 	url     string   // of what stands in front
 
+	patience string // of Envoy with kvoracle; a minute, since this machine may be busy with something else
+
 	oracle     *exec.Cmd
 	args       []string
 	grpc, http string // of the oracle
@@ -66,7 +68,7 @@ func newBareStack(t *testing.T, capacity int, args ...string) *stack {
 // newStackAt is newBareStack with an oracle that listens at an address.
 func newStackAt(t *testing.T, listen string, capacity int, args ...string) *stack {
 	t.Helper()
-	s := &stack{t: t}
+	s := &stack{t: t, patience: "60s"}
 	for range 3 {
 		e := newEngine(t, capacity)
 		s.engines, s.workers = append(s.engines, e), append(s.workers, e.address)
@@ -237,7 +239,7 @@ func (s *stack) startEnvoy(m mode) {
 			replace("        - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: 800"+strconv.Itoa(i+1)+"}}}\n", "")
 		}
 	}
-	replace("message_timeout: 0.1s ", "message_timeout: 60s ") // this machine may be busy with something else
+	replace("message_timeout: 0.1s ", "message_timeout: "+s.patience+" ")
 	cut := func(from, to string) {
 		i := strings.Index(config, from)
 		j := strings.Index(config, to)
