@@ -268,6 +268,34 @@ func TestEnvoyShadow(t *testing.T) {
 	}
 }
 
+// TestEnvoyCanary: some sessions are sent where kvoracle says, and the others where Envoy does, which it is shown; each is booked once.
+func TestEnvoyCanary(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, canaryMode, 2000)
+	s.register(0)
+	const each, turns = 4, 3
+	for turn := range turns {
+		for i := range 2 * each {
+			talk := []message{{"user", strings.Repeat(fmt.Sprintf("Talk %d. ", i), 40*(turn+1))}}
+			session := fmt.Sprintf("%d-%c", i, "1f"[i%2])
+			if code, _, text, err := whole(ask(t.Context(), s.url, talk, i%4 < 2, "X-Session-Id", session)); err != nil || code != 200 {
+				t.Fatalf("talk %d, turn %d: %d %s %v", i, turn, code, text, err)
+			}
+		}
+	}
+	s.until("all have ended", func() bool {
+		return s.metric("kvoracle_progress_events_total", `step="finished"`, `outcome="applied"`) == 2*each*turns && s.metric("kvoracle_bookings") == 0
+	})
+	if got := s.metric("kvoracle_extproc_requests_total", `outcome="decided"`); got != 2*each*turns {
+		t.Errorf("%v were decided, want each of %d once", got, 2*each*turns)
+	}
+	// The access log names those that kvoracle has chosen for.
+	s.until("all were logged", func() bool { return s.metric("kvoracle_accesslog_entries_total", `outcome="foreign"`) == each*turns })
+	if got := s.metric("kvoracle_accesslog_entries_total", `outcome="ended"`) + s.metric("kvoracle_accesslog_entries_total", `outcome="unknown"`); got != each*turns {
+		t.Errorf("kvoracle chose for %v, want half of them, %d", got, each*turns)
+	}
+}
+
 // TestEnvoyOracleDies: nobody notices, neither the end nor the return. Where response bodies go through the oracle those
 // under way are lost, which is why the configuration does not do that.
 func TestEnvoyOracleDies(t *testing.T) {

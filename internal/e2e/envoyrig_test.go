@@ -49,6 +49,7 @@ const (
 	loggedMode   mode = "logged"   // the same without its observer: the access log alone tells of responses
 	duplexMode   mode = "duplex"   // as gateways of the inference extension do, both ways
 	shadowMode   mode = "shadow"   // deploy/envoy/shadow.yaml before an Envoy that chooses by itself
+	canaryMode   mode = "canary"   // both, by deploy/envoy/canary.yaml
 )
 
 // newStack starts engines with caches of so many blocks, the oracle and Envoy.
@@ -248,19 +249,27 @@ func (s *stack) startEnvoy(m mode) {
 		}
 		config = config[:i] + config[j:]
 	}
-	if m != bufferedMode {
+	if m == loggedMode || m == duplexMode || m == shadowMode {
 		cut("          # The observer", "          - name: envoy.filters.http.router")
 	}
-	if m == shadowMode {
-		filter, err := os.ReadFile(filepath.Join("..", "..", "deploy", "envoy", "shadow.yaml"))
+	fragment := func(name, indent string) string {
+		b, err := os.ReadFile(filepath.Join("..", "..", "deploy", "envoy", name))
 		if err != nil {
 			s.t.Fatal(err)
 		}
+		return regexp.MustCompile(`(?m)^(.)`).ReplaceAllString(string(b), indent+"$1")
+	}
+	switch m {
+	case canaryMode:
+		replace("          # The picker", fragment("shadow.yaml", "          ")+"          # The picker")
+		cut("              - match: {prefix: /}", "          http_filters:")
+		replace("          http_filters:", fragment("canary.yaml", "              ")+"          http_filters:")
+	case shadowMode:
 		cut("          # Tells kvoracle how each", "          route_config:")
 		cut("          # The picker", "          - name: envoy.filters.http.router")
-		replace("          - name: envoy.filters.http.router", regexp.MustCompile(`(?m)^`).ReplaceAllString(string(filter), "          ")+
-			"\n          - name: envoy.filters.http.router")
+		replace("          - name: envoy.filters.http.router", fragment("shadow.yaml", "          ")+"          - name: envoy.filters.http.router")
 		cut("    load_balancing_policy:", "    load_assignment:\n      cluster_name: workers")
+	case bufferedMode, loggedMode, duplexMode:
 	}
 	if m == duplexMode { // all of it by the request's own stream
 		cut("          # Tells kvoracle how each", "          route_config:")
