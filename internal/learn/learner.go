@@ -218,15 +218,17 @@ func (l *Learner) Whole(id fleet.TargetID, seconds, predicted float64) bool {
 }
 
 // Publish makes what classes have learned what Of tells, of all their targets at one moment: workers that are alike must
-// look alike, and a worker that is asked more often is not to look cheaper or dearer for it.
-func (l *Learner) Publish() {
+// look alike, and a worker that is asked more often is not to look cheaper or dearer for it. It says whether there was anything.
+func (l *Learner) Publish() (isNews bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, t := range l.targets {
 		if t != nil && t.class.isNewer {
 			t.class.publish()
+			isNews = true
 		}
 	}
+	return isNews
 }
 
 func (c *class) publish() {

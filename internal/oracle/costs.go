@@ -78,7 +78,9 @@ func (o *Oracle) retake(id fleet.TargetID) {
 func (o *Oracle) relearnAll() {
 	o.pricing.Lock()
 	defer o.pricing.Unlock()
-	o.learn.Publish()
+	if !o.learn.Publish() {
+		return
+	}
 	for _, w := range o.fleet.View().Workers() {
 		for _, id := range w.Targets {
 			o.retake(id)

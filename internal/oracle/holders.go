@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 	"sync/atomic"
 
@@ -329,3 +330,17 @@ func (s steadiness) at(id fleet.TargetID) *atomic.Uint64 {
 }
 
 func (s steadiness) has(id fleet.TargetID) bool { return s.at(id).Load()>>(id%64)&1 != 0 }
+
+// others goes through the ids of which it is not so, those that are nobody's among them.
+func (s steadiness) others(yield func(fleet.TargetID) bool) {
+	for i, page := range s {
+		for j := range page {
+			first := fleet.TargetID((i*steadyWords + j) * 64)
+			for rest := ^page[j].Load(); rest != 0; rest &= rest - 1 {
+				if !yield(first + fleet.TargetID(bits.TrailingZeros64(rest))) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -86,16 +87,6 @@ func (o *Oracle) asksFor(h *hold) {
 	}
 }
 
-// questions is how many were asked since one began with a block that the target holds.
-func (o *Oracle) questions(id fleet.TargetID) uint32 {
-	o.deciding.Lock()
-	defer o.deciding.Unlock()
-	if int(id) >= len(o.board.asked) {
-		return 0
-	}
-	return o.board.asked[id]
-}
-
 // askAnew begins to count anew.
 func (o *Oracle) askAnew(id fleet.TargetID) {
 	o.deciding.Lock()
@@ -105,11 +96,11 @@ func (o *Oracle) askAnew(id fleet.TargetID) {
 	}
 }
 
-// findUnmatched looks at the counts of a worker's targets. The lives lock is held.
-func (o *Oracle) findUnmatched(w *fleet.Worker) {
-	for rank, id := range w.Targets {
-		f := o.feed(id)
-		if f == nil || f.unmatched.isFound.Load() || o.questions(id) < unmatchedQuestions {
+// findUnmatched looks at the counts of all targets. The lives lock is held.
+func (o *Oracle) findUnmatched(view *fleet.View) {
+	for _, id := range o.oftenAsked() {
+		w, f := view.Target(id), o.feed(id)
+		if w == nil || f == nil || f.unmatched.isFound.Load() {
 			continue
 		}
 		if !f.mu.TryLock() {
@@ -127,7 +118,19 @@ func (o *Oracle) findUnmatched(w *fleet.Worker) {
 		default:
 			u.isWarned = false
 			u.find(o, true)
-			o.obs.Unmatched(w, rank, held)
+			o.obs.Unmatched(w, slices.Index(w.Targets, id), held)
 		}
 	}
+}
+
+// oftenAsked lists targets of whose blocks none began a question for long.
+func (o *Oracle) oftenAsked() (ids []fleet.TargetID) {
+	o.deciding.Lock()
+	defer o.deciding.Unlock()
+	for id, n := range o.board.asked {
+		if n >= unmatchedQuestions {
+			ids = append(ids, fleet.TargetID(id))
+		}
+	}
+	return ids
 }
