@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,34 +32,84 @@ const (
 )
 
 // Journal is a server on a folder. Make it with New, then Start it.
+//
+// NATS writes no more to a stream that it could not write to once, as when the disk was full, until it starts again. So it is
+// started again then, after a pause, as often as it takes.
 type Journal struct {
-	cfg Config
-	s   *server.Server // nil before Start
+	cfg    Config
+	closed chan struct{}
+	ended  chan struct{} // closed when nothing is started any more
+
+	mu sync.Mutex
+	s  *server.Server // nil while none runs
 }
+
+// How long a server that cannot write is left alone before the next. Who was well for longer than the most is new to trouble.
+const leastPause, mostPause = time.Second, 30 * time.Second
 
 // New makes a journal that does not run yet.
 func New(cfg Config) *Journal {
 	if cfg.SyncEvery <= 0 {
 		cfg.SyncEvery = 10 * time.Second
 	}
-	return &Journal{cfg: cfg}
+	return &Journal{cfg: cfg, closed: make(chan struct{}), ended: make(chan struct{})}
 }
 
 // Start opens the folder and returns when the server is there. The error names the folder and what is wrong with it; then
 // nothing runs.
 func (j *Journal) Start() error {
+	l, err := j.start()
+	if err != nil {
+		return err
+	}
+	go j.watch(l)
+	return nil
+}
+
+// watch starts the server again whenever it cannot write any more.
+func (j *Journal) watch(l *lines) {
+	defer close(j.ended)
+	pause, since := leastPause, time.Now()
+	for {
+		if l != nil {
+			select {
+			case <-l.stuck:
+			case <-j.closed:
+				return
+			}
+		}
+		j.stop() // at once, so that nobody waits for what it will not acknowledge
+		if time.Since(since) > 2*mostPause {
+			pause = leastPause
+		}
+		select {
+		case <-time.After(pause):
+		case <-j.closed:
+			return
+		}
+		pause = min(2*pause, mostPause)
+		var err error
+		if l, err = j.start(); err != nil {
+			j.cfg.Log.LogAttrs(context.Background(), slog.LevelError, "journal", slog.Any("error", err))
+			continue
+		}
+		since = time.Now()
+	}
+}
+
+func (j *Journal) start() (*lines, error) {
 	c := &j.cfg
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil { // of which NATS would say only that it does not start
-		return fmt.Errorf("journal: %w", err)
+		return nil, fmt.Errorf("journal: %w", err)
 	}
 	s, err := server.NewServer(&server.Options{
 		ServerName: "kvoracle", DontListen: true, NoSigs: true, DisableJetStreamBanner: true,
 		JetStream: true, StoreDir: c.Dir, JetStreamMaxStore: c.MaxBytes, JetStreamMaxMemory: maxMemory, SyncInterval: c.SyncEvery,
 	})
 	if err != nil {
-		return fmt.Errorf("journal: %s: %w", c.Dir, err)
+		return nil, fmt.Errorf("journal: %s: %w", c.Dir, err)
 	}
-	l := &lines{log: c.Log, failed: make(chan struct{})}
+	l := &lines{log: c.Log, failed: make(chan struct{}), stuck: make(chan struct{})}
 	s.SetLoggerV2(l, c.Log.Enabled(context.Background(), slog.LevelDebug), false, false)
 	started := make(chan bool, 1)
 	go func() {
@@ -70,28 +121,45 @@ func (j *Journal) Start() error {
 		err = errors.New(l.why)
 	case ok := <-started:
 		if ok && s.JetStreamEnabled() {
+			j.mu.Lock()
+			defer j.mu.Unlock()
 			j.s = s
-			return nil
+			return l, nil
 		}
 		err = errors.New("the server does not start")
 	}
 	s.Shutdown()
 	s.WaitForShutdown()
-	return fmt.Errorf("journal: %s: %w", c.Dir, err)
+	return nil, fmt.Errorf("journal: %s: %w", c.Dir, err)
+}
+
+// stop ends the server that runs, if one does.
+func (j *Journal) stop() {
+	j.mu.Lock()
+	s := j.s
+	j.s = nil
+	j.mu.Unlock()
+	if s != nil {
+		s.Shutdown()
+		s.WaitForShutdown()
+	}
 }
 
 // InProcessConn opens a connection to the server; it has the form that a NATS client wants.
 func (j *Journal) InProcessConn() (net.Conn, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	if j.s == nil {
-		return nil, errors.New("journal: not started")
+		return nil, errors.New("journal: no server runs")
 	}
 	return j.s.InProcessConn()
 }
 
-// Close ends a server that was started, with all its connections, and returns when its files are closed.
+// Close ends one that was started, with all its connections, and returns when its files are closed.
 func (j *Journal) Close() {
-	j.s.Shutdown()
-	j.s.WaitForShutdown()
+	close(j.closed)
+	<-j.ended
+	j.stop()
 }
 
 // lines passes on what the server says. It calls nothing of the server's, which may hold its locks.
@@ -100,6 +168,8 @@ type lines struct {
 	once   sync.Once
 	failed chan struct{} // closed when it cannot go on
 	why    string        // then
+	jammed sync.Once
+	stuck  chan struct{} // closed when a stream cannot be written to any more
 }
 
 var _ server.Logger = (*lines)(nil)
@@ -117,7 +187,12 @@ func (l *lines) Noticef(format string, v ...any) { l.say(slog.LevelDebug, format
 func (l *lines) Warnf(format string, v ...any) { l.say(slog.LevelWarn, format, v) }
 
 // Errorf implements server.Logger.
-func (l *lines) Errorf(format string, v ...any) { l.say(slog.LevelError, format, v) }
+func (l *lines) Errorf(format string, v ...any) {
+	l.say(slog.LevelError, format, v)
+	if strings.Contains(format, "critical write error") { // the only word that NATS has for it
+		l.jammed.Do(func() { close(l.stuck) })
+	}
+}
 
 // Debugf implements server.Logger.
 func (l *lines) Debugf(format string, v ...any) { l.say(slog.LevelDebug, format, v) }

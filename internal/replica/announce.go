@@ -54,10 +54,14 @@ func (n *Node) announceOnce(ctx context.Context, c *oracle.Contents) {
 	}
 	n.mu.Unlock()
 	position, ok := n.pay(len(answers) > 0)
-	failed := !ok
+	failed, doubt := !ok, n.doubt
 	for _, s := range due {
 		if ctx.Err() != nil {
 			return
+		}
+		if doubt && !n.knock(s) {
+			failed = true
+			break
 		}
 		var at uint64
 		var err error
@@ -75,8 +79,10 @@ func (n *Node) announceOnce(ctx context.Context, c *oracle.Contents) {
 			failed = true
 			n.log.LogAttrs(ctx, slog.LevelDebug, "not announced", slog.String("worker", s.key.worker), slog.Any("error", err))
 		}
+		doubt = errors.Is(err, errNotLogged)
 		position = max(position, at)
 	}
+	n.doubt = doubt
 	if failed {
 		n.mu.Lock()
 		n.answers = append(answers, n.answers...)
@@ -86,6 +92,21 @@ func (n *Node) announceOnce(ctx context.Context, c *oracle.Contents) {
 	for _, m := range answers {
 		n.answer(m, &replicav1.Answer{Done: true, Position: position})
 	}
+}
+
+// knock says whether the log takes anything, by an entry that means nothing: an end of what has not begun. An announcement holds
+// its reporter up, which shall not wait for a log that is known not to answer.
+func (n *Node) knock(s *Stream) bool {
+	b := marshal(&replicav1.Entry{
+		Origin: n.cfg.Name, Boot: n.boot, Session: rand.Uint64() | 1, Number: 1, Worker: s.key.worker, DpRank: s.key.rank, End: true,
+	})
+	f, err := n.js.PublishAsync(s.key.subject(n.cfg.Prefix), b, jetstream.WithStallWait(n.cfg.AckWait))
+	if _, err = n.commit([]jetstream.PubAckFuture{f}, err); err != nil {
+		return false
+	}
+	n.count.published.Add(1)
+	n.count.publishedBytes.Add(uint64(len(b)))
+	return true
 }
 
 func (n *Node) answer(m *nats.Msg, a *replicav1.Answer) {

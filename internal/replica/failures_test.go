@@ -3,6 +3,10 @@
 package replica_test
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +18,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	kvoraclev1 "github.com/kvoracle/kvoracle/gen/kvoracle/v1"
 )
 
 // asked is a stream of questions that goes on whatever happens: to one replica, and if that does not answer to the next. None
@@ -162,7 +168,7 @@ func leads(t *testing.T, addresses string, routes []string) (member int) {
 func TestNATSStandsStill(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	broker := natsProcess(t, "", t.TempDir())
-	a, _ := remote(t, "a", broker.address)
+	a, first := remote(t, "a", broker.address)
 	b, _ := remote(t, "b", broker.address)
 	p := &reporter{t: t, worker: "w"}
 	p.connect(a)
@@ -170,7 +176,7 @@ func TestNATSStandsStill(t *testing.T) {
 	p.known(a, b)
 	q := asks(t, a, b)
 	broker.signal(syscall.SIGSTOP)
-	start := time.Now()
+	start, before := time.Now(), 0
 	q.goesOn(t)
 	p.work(20)
 	t.Logf("acknowledged %v after it stood still", time.Since(start).Round(time.Millisecond))
@@ -178,8 +184,16 @@ func TestNATSStandsStill(t *testing.T) {
 	if !a.is(healthReadiness) {
 		t.Error("not ready, for want of the log")
 	}
-	p.work(20)
+	for i := range batches() { // which are not kept for later
+		if p.comesAndGoes(); i == 100 {
+			before = first.resident()
+		}
+	}
 	q.goesOn(t)
+	grown := first.resident() - before
+	if t.Logf("it has grown by %d MiB", grown>>20); grown > 32<<20 && !isRace {
+		t.Error("that is too much")
+	}
 	broker.signal(syscall.SIGCONT)
 	start = time.Now()
 	p.known(a, b)
@@ -266,4 +280,54 @@ func (p *reporter) tryWork() bool {
 		p.acked = max(p.acked, m.GetAck().GetAppliedSequence())
 	}
 	return true
+}
+
+// batches is how many of 64 KiB are told to a process that must not keep them: four times what it may grow by. The race detector
+// has memory of its own, and time.
+func batches() int {
+	if isRace {
+		return 128
+	}
+	return 2048
+}
+
+// comesAndGoes tells a batch that stores 4,096 blocks and removes them.
+func (p *reporter) comesAndGoes() {
+	p.t.Helper()
+	p.sent++
+	p.passed++
+	ids := make([]uint64, 4096)
+	for i := range ids {
+		ids[i] = p.sent<<32 | uint64(i) | 1<<31
+	}
+	p.send(&kvoraclev1.ReportBlocksRequest{Message: &kvoraclev1.ReportBlocksRequest_Batch{Batch: &kvoraclev1.BlockBatch{
+		Sequence: p.sent, Ops: []*kvoraclev1.BlockOp{
+			{Op: &kvoraclev1.BlockOp_Store{Store: &kvoraclev1.StoreBlocks{
+				Parent:  &kvoraclev1.StoreBlocks_Root{Root: &kvoraclev1.Root{}},
+				Content: &kvoraclev1.StoreBlocks_BlockIds{BlockIds: &kvoraclev1.BlockIds{Ids: ids}},
+			}}},
+			{Op: &kvoraclev1.BlockOp_Remove{Remove: &kvoraclev1.RemoveBlocks{BlockIds: ids}}},
+		},
+	}}})
+	p.await(p.sent)
+}
+
+// resident is the memory that a process has, where it can be known.
+func (c *child) resident() (bytes int) {
+	c.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0 // no Linux
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			if _, err := fmt.Sscan(v, &bytes); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}
+	return bytes << 10
 }

@@ -360,12 +360,41 @@ func TestCopiesThatMustNotBeTaken(t *testing.T) {
 	})
 }
 
-// TestACopyThatGoesAway: its store is deleted before it is read for the second time. Nothing of it is there then, and all is
-// asked for.
+// TestACopyThatGoesAway: its store is deleted, or another is written into its place, before it is read for the second time.
+// Nothing of it is there then, and all is asked for.
 func TestACopyThatGoesAway(t *testing.T) {
+	for name, away := range map[string]func(*testing.T, jetstream.JetStream, jetstream.ObjectStore){
+		"deleted": func(t *testing.T, js jetstream.JetStream, _ jetstream.ObjectStore) {
+			t.Helper()
+			if err := js.DeleteObjectStore(t.Context(), "kvoracle_index"); err != nil {
+				t.Error(err)
+			}
+		},
+		"replaced": func(t *testing.T, _ jetstream.JetStream, store jetstream.ObjectStore) {
+			t.Helper()
+			all, err := store.List(t.Context())
+			if err != nil || len(all) != 1 {
+				t.Fatal(all, err)
+			}
+			same, err := store.GetBytes(t.Context(), all[0].Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			meta := all[0].ObjectMeta
+			if _, err := store.Put(t.Context(), meta, bytes.NewReader(same)); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { goesAway(t, away) })
+	}
+}
+
+func goesAway(t *testing.T, away func(*testing.T, jetstream.JetStream, jetstream.ObjectStore)) {
+	t.Helper()
 	b := newBroker(t)
 	peers, engines := trio(t, b, 2, func(c *Config) { c.SaveEvery = 24 * time.Hour })
-	js, _ := bucketOf(t, b)
+	js, store := bucketOf(t, b)
 	for _, e := range engines {
 		e.work()
 	}
@@ -377,9 +406,7 @@ func TestACopyThatGoesAway(t *testing.T) {
 		cfg.Load = func(open func() (io.ReadCloser, error)) error {
 			failed = load(func() (io.ReadCloser, error) {
 				if opened++; opened == 2 {
-					if err := js.DeleteObjectStore(t.Context(), "kvoracle_index"); err != nil {
-						t.Error(err)
-					}
+					away(t, js, store)
 				}
 				return open()
 			})
@@ -394,12 +421,12 @@ func TestACopyThatGoesAway(t *testing.T) {
 	agree(t, append(peers, d), engines)
 }
 
-// TestACopyThatStopsComing: its store is deleted while most of it is still there. Reading it ends.
+// TestACopyThatStopsComing: the way to NATS swallows it while most of it is still there. Reading it ends.
 func TestACopyThatStopsComing(t *testing.T) {
 	const size = 48 << 20 // more than NATS has under way
 	b := newBroker(t)
 	a := joinedPeer(t, b, keeper("a"))
-	js, store := bucketOf(t, b)
+	_, store := bucketOf(t, b)
 	if _, err := store.Put(t.Context(), jetstream.ObjectMeta{
 		Name: "index-0", Metadata: map[string]string{metaLog: strconv.FormatInt(a.n.logNow(), 10), metaPosition: "0"},
 	}, io.LimitReader(zeros{}, size)); err != nil {
@@ -409,7 +436,7 @@ func TestACopyThatStopsComing(t *testing.T) {
 	var failed error
 	cfg := keeper("d")
 	cfg.natsWait = 500 * time.Millisecond
-	d := newPeerWith(t, b, cfg, func(_ *peer, cfg *Config) {
+	d := newPeerWith(t, b, cfg, func(p *peer, cfg *Config) {
 		cfg.Load = func(open func() (io.ReadCloser, error)) error {
 			r, err := open()
 			if err != nil {
@@ -420,11 +447,10 @@ func TestACopyThatStopsComing(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := js.DeleteObjectStore(t.Context(), "kvoracle_index"); err != nil {
-				t.Error(err)
-			}
+			p.cable.swallow()
 			got, failed = io.Copy(io.Discard, r)
 			got += first
+			p.cable.mend()
 			return failed
 		}
 	})

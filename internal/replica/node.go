@@ -34,6 +34,7 @@ type Node struct {
 	count     counters
 	joined    atomic.Bool
 	following atomic.Bool
+	doubt     bool          // of the goroutine that announces: the log did not take what it was given last
 	readers   chan struct{} // closed when joined
 	rescan    chan struct{} // holds one if the follower should look at the log again
 	todo      chan struct{} // holds one if something is to be announced

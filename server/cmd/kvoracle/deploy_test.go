@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -63,6 +64,30 @@ func TestSystemdUnit(t *testing.T) {
 	}
 	if stop, err := time.ParseDuration(unit["TimeoutStopSec"] + "s"); err != nil || stop < mostStop(s) {
 		t.Errorf("TimeoutStopSec is %v, %v; the drain may take %v", stop, err, mostStop(s))
+	}
+}
+
+// TestSystemdTakesTheUnit: systemd's own check has nothing to say of it, nor much of what the service may do.
+func TestSystemdTakesTheUnit(t *testing.T) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("there is no systemd-analyze here")
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unit := filepath.Join(t.TempDir(), "kvoracle.service")
+	text := strings.ReplaceAll(inDeploy(t, "deploy", "kvoracle.service"), "/usr/local/bin/kvoracle", exe)
+	if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", unit).CombinedOutput()
+	if err != nil || len(out) > 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	// In tenths of systemd's points: below 3 is the best that it has a word for.
+	if out, err := exec.CommandContext(t.Context(), "systemd-analyze", "security", "--offline=true", "--threshold=30", unit).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
