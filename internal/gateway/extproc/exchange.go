@@ -60,7 +60,8 @@ type exchange struct {
 	watching   *life // of an observer; its end is not told by this stream
 	isUnheard  bool  // the choice came when the proxy had left: its time was over, and it went on without
 	isOver     bool
-	isShadow   bool // nothing is answered, and the request is looked at
+	isHidden   bool // nothing is answered
+	isShadow   bool // and the request is looked at
 	hasShadow  bool // it was decided for
 }
 
@@ -70,11 +71,15 @@ var errSeen = errors.New("extproc: nothing more is wanted")
 
 // take handles one message. An error ends the stream.
 func (x *exchange) take(m *extprocv3.ProcessingRequest) error {
-	if m.GetObservabilityMode() {
-		return x.observe(m)
-	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	switch hides := m.GetObservabilityMode(); {
+	case x.isFirst && hides != x.isHidden:
+		return status.Error(codes.InvalidArgument, "a stream is answered as a whole, or not at all")
+	case hides:
+		x.isFirst, x.isHidden = true, true
+		return x.observe(m)
+	}
 	if !x.isFirst {
 		x.isFirst = true
 		// A proxy that does not say how it sends bodies is taken for one that speaks the extension's protocol.
@@ -350,10 +355,8 @@ func (x *exchange) decide(ctx context.Context) verdict {
 }
 
 // observe takes a message of a stream that nothing is answered to: an observer's, which sees responses alone, or a shadow's, which
-// sees requests as well.
+// sees requests as well. x.mu is held.
 func (x *exchange) observe(m *extprocv3.ProcessingRequest) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	x.stage = passing
 	switch r := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:

@@ -177,6 +177,35 @@ func FuzzProcess(f *testing.F) {
 		}
 		f.Add(all)
 	}
+	for _, isMixed := range []bool{false, true} { // a shadow, and one on a stream that was answered
+		var all []byte
+		for i, m := range []*extprocv3.ProcessingRequest{
+			{Request: post},
+			{Request: chunkOf(question[:10], false)},
+			{Request: chunkOf(question[10:], true)},
+			responseHeadersRequest(":status", "200"),
+			{Request: post},
+			{Request: chunkOf(question, true)},
+			{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte(events)}}},
+		} {
+			m.ObservabilityMode = i >= 3 || !isMixed
+			switch {
+			case isMixed && i == 1:
+				m.Request = chunkOf(question, true)
+			case isMixed && i == 3:
+				m.Request = post
+			}
+			if i == 0 {
+				m.ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: buffered, ResponseBodyMode: streamed}
+			}
+			b, err := proto.Marshal(m)
+			if err != nil {
+				f.Fatal(err)
+			}
+			all = append(append(all, byte(len(b)>>8), byte(len(b))), b...)
+		}
+		f.Add(all)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		o := oracle.New(oracle.Config{}, nil)
 		if _, err := o.Register(fleet.Spec{Worker: "w", Address: at(1), Model: "m", BlockSize: 4, DPSize: 1}, time.Now()); err != nil {
