@@ -234,7 +234,7 @@ bench-bridge: ## Measure a bridge on one core that hears 16 ranks publish 100,00
 	go -C bench build -o ../bin/ ./bridgebench
 	bin/bridgebench
 
-# Flags of the Envoy benchmark: ENVOYFLAGS='-rounds 2', ENVOYFLAGS='-rate 1000 -body 32000'.
+# Flags of the Envoy benchmark: ENVOYFLAGS='-rounds 2', ENVOYFLAGS='-rate 1000 -body 32000', ENVOYFLAGS=-awake.
 ENVOYFLAGS ?=
 
 .PHONY: bench-envoy

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kvoracle/kvoracle/bench/bars"
+	"github.com/kvoracle/kvoracle/bench/child"
 )
 
 func main() {
@@ -28,11 +29,22 @@ func main() {
 	streams := flag.Int("streams", 1000, "streams at once")
 	dir := flag.String("trivial", "", "serve the picker that answers at once, with a socket in this folder")
 	worker := flag.String("worker", "", "what it chooses")
+	awake := flag.Bool("awake", false, "keep processors from sleeping, as those of a busy machine are")
+	spins := flag.Bool("spin", false, "be what keeps them")
 	flag.Parse()
 	var err error
-	if *dir != "" {
+	switch {
+	case *dir != "":
 		err = serveTrivial(*dir, *worker)
-	} else {
+	case *spins:
+		err = spin()
+	case *awake:
+		var p *child.Process
+		if p, err = child.Start("-spin"); err == nil {
+			err = run(*envoy, *oracle, *rate, *size, *window, *rounds, *streams)
+			p.Stop()
+		}
+	default:
 		err = run(*envoy, *oracle, *rate, *size, *window, *rounds, *streams)
 	}
 	if err != nil {
