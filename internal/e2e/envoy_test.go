@@ -347,12 +347,12 @@ func TestEnvoyOracleHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := once()
-	s.until("it is not asked any more", func() bool { return once() < time.Second })
+	s.until("it is not asked any more", func() bool { return once() < time.Second/2 })
 	if err := s.oracle.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if first < time.Second || first > 30*time.Second { // it is asked, and given up
-		t.Errorf("the first request without an answer took %v, want a little more than the second that kvoracle is given", first)
+	if first < time.Second/2 || first > 30*time.Second { // it is asked, and given up; Envoy's clock is a coarse one
+		t.Errorf("the first request without an answer took %v, want about the second that kvoracle is given", first)
 	}
 	s.until("it decides again", func() bool {
 		once()
