@@ -38,9 +38,7 @@ func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, isCut *bool, s
 			removed, unknown := l.Remove(op.IDs, op.Tier)
 			d.Removed += uint64(removed)
 			d.UnknownRemovals += uint64(unknown)
-			if op.Tier == fleet.Device {
-				s.f.o.guesses.evicted(s.f.target, op.IDs)
-			}
+			s.evicted(op.IDs, op.Tier)
 		case op.Kind == OpClear:
 			if n != nil {
 				clearNames(n, op)
@@ -53,6 +51,7 @@ func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, isCut *bool, s
 			}
 			if op.AllTier || op.Tier == fleet.Device {
 				s.f.o.guesses.cleared(s.f.target)
+				s.f.eldest.Store(0) // there is room again
 				s.f.forgetApprox(asText)
 			}
 		}
@@ -76,6 +75,15 @@ func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, isCut *bool, s
 		refusals = append(refusals, r)
 	}
 	return refusals, resync
+}
+
+// evicted notes blocks that are no longer held.
+func (s *BlockSession) evicted(ids []block.ID, tier fleet.Tier) {
+	o := s.f.o
+	o.evicted(s.f, ids, tier, s.identity.BlockSize, s.heardAt)
+	if tier == fleet.Device {
+		o.guesses.evicted(s.f.target, ids)
+	}
 }
 
 // shortens says whether a reporter that takes no notice of such a refusal may sum up something else than the oracle: what

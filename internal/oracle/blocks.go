@@ -18,6 +18,7 @@ type BlockSession struct {
 	resyncs  chan *Resync // asked for from outside the stream (an operator)
 	scratch  []block.ID
 	roots    []uint64 // parents that stand for a prompt's start
+	heardAt  float64  // of the message being applied, in Oracle.seconds
 	doubtful bool     // see Doubt
 	isVoid   bool     // a snapshot was dropped here, and parts of it may still come; guarded by the feed
 }
@@ -157,6 +158,7 @@ func (s *BlockSession) own(now time.Time) error {
 	s.f.mu.Lock()
 	if s.f.session == s {
 		s.f.heardAt.Store(now.UnixNano())
+		s.heardAt = s.f.o.seconds(now)
 		return nil
 	}
 	s.f.mu.Unlock()

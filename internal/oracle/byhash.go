@@ -142,7 +142,5 @@ func (t *named) Store(parent block.ID, isRoot bool, ids []block.ID, tier fleet.T
 func (t *named) Remove(ids []block.ID, tier fleet.Tier) {
 	removed, _ := t.l.Remove(ids, tier) // what the ledger lacks it has given up for want of room
 	t.d.Removed += uint64(removed)
-	if tier == fleet.Device {
-		t.s.f.o.guesses.evicted(t.s.f.target, ids)
-	}
+	t.s.evicted(ids, tier)
 }

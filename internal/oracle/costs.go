@@ -53,37 +53,38 @@ func (o *Oracle) reprice(w *fleet.Worker) {
 }
 
 // relearn takes over what was learned of a target.
-func (o *Oracle) relearn(id fleet.TargetID) {
+func (o *Oracle) relearn(id fleet.TargetID, now time.Time) {
 	o.pricing.Lock()
 	defer o.pricing.Unlock()
-	o.retake(id)
+	o.retake(id, o.seconds(now))
 }
 
 // retake is relearn for one who holds the lock.
-func (o *Oracle) retake(id fleet.TargetID) {
+func (o *Oracle) retake(id fleet.TargetID, now float64) {
 	f := o.feed(id)
 	if f == nil {
 		return
 	}
 	if p := f.pricing.Load(); p != nil {
-		if c := corrected(p.prior, o.learn.Of(id)); c != p.cost {
+		c := corrected(p.prior, o.learn.Of(id))
+		if c.Again = o.again(f, now); c != p.cost {
 			f.pricing.Store(&pricing{p.class, p.prior, c})
 			o.load.Touch(id)
 		}
 	}
 }
 
-// relearnAll takes over what classes have learned, of all their targets at one time: for a while some would look cheaper
-// than others otherwise.
-func (o *Oracle) relearnAll() {
+// relearnAll takes over what classes have learned, and how old is what leaves the caches, of all targets at one time: for a
+// while some would look cheaper than others otherwise.
+func (o *Oracle) relearnAll(now time.Time) {
 	o.pricing.Lock()
 	defer o.pricing.Unlock()
-	if !o.learn.Publish() {
+	if !o.learn.Publish() && !o.reuse.isAged.Load() {
 		return
 	}
 	for _, w := range o.fleet.View().Workers() {
 		for _, id := range w.Targets {
-			o.retake(id)
+			o.retake(id, o.seconds(now))
 		}
 	}
 }
@@ -143,7 +144,7 @@ func (o *Oracle) learnFirstToken(b *load.Booking, waited time.Duration, ttft flo
 		}
 	}
 	if o.learn.FirstToken(&sample) {
-		o.relearn(b.Target)
+		o.relearn(b.Target, now)
 	}
 }
 

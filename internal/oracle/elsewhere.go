@@ -119,7 +119,9 @@ func (o *Oracle) BookElsewhere(all []Booked, now time.Time, errs []error) {
 				Note:          load.Note{Decoding: b.Decoding, ReadTokens: b.ReadTokens, Transfer: b.Transfer},
 			}, load.Marks{Blocks: b.Marks, Tokens: b.MarkTokens, Covered: b.Covered}, now)
 		}
-		errs[i] = err
+		if errs[i] = err; err == nil {
+			o.reuse.use(b.Marks, o.seconds(now))
+		}
 	}
 }
 

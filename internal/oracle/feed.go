@@ -60,7 +60,8 @@ type feed struct {
 	// What decisions read without waiting for a batch to be applied.
 	steady    *atomic.Uint64 // its bit says whether what it reported counts in full; see steadiness
 	signs     atomic.Pointer[signs]
-	heardAt   atomic.Int64 // last message, Unix nanoseconds; 0: never
+	heardAt   atomic.Int64  // last message, Unix nanoseconds; 0: never
+	eldest    atomic.Uint64 // float64 bits: when what it gave up lately had been used last, in Oracle.seconds; 0: it gave up nothing
 	decisions atomic.Uint64
 	outcomes  outcomes
 	freed     atomic.Uint64 // blocks that left the visible ledger by the reporter's word, ever

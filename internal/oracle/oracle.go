@@ -120,6 +120,7 @@ type Oracle struct {
 	names    *edge.Budget           // engine hashes of all translators
 	guesses  *guesses               // what prompts under way will leave
 	approx   [numForms]*index.Index // what targets that say nothing should hold
+	reuse    reuse                  // of blocks, by age
 	load     *load.Tracker
 	learn    *learn.Learner
 	pricing  sync.Mutex // serialises changes of feeds' pricings; taken before the learner's
@@ -229,7 +230,7 @@ func (o *Oracle) Tick(now time.Time) {
 	o.watchLives(now)
 	o.watchGateways(now)
 	o.tickWaits(now)
-	o.relearnAll()
+	o.relearnAll(now)
 	o.index.SetClock(uint32(now.Unix()))
 	o.restore(now)
 	const reclaimPerTick = 200_000

@@ -184,6 +184,18 @@ func (v *town) step() {
 	}
 }
 
+// wear makes a target one whose cache gives up what was used just now, or long ago. The prompts here are too short to say so.
+func (v *town) wear(name string) {
+	w := v.o.fleet.View().Worker(name)
+	if w == nil {
+		return
+	}
+	now := v.o.seconds(v.now)
+	v.o.reuse.use([]uint64{1}, now)
+	v.o.reuse.isAged.Store(true)
+	v.o.feed(w.Targets[0]).eldest.Store(math.Float64bits(now - 5*v.r.Float64()))
+}
+
 func (v *town) question(p Prompt) *RouteRequest {
 	r := v.r
 	q := &RouteRequest{Model: "m", Prompt: p, DryRun: true, MaxAlternatives: r.IntN(4), ExpectedOutput: r.IntN(3) * 30}
@@ -310,6 +322,7 @@ func (v *town) compare(q *RouteRequest) {
 		"two block sizes": len(short.prompts) > 1, "busy": short.share > 0, "session": short.session == SessionStayed,
 		"guessed": short.targets[0].guess > 0, "owes": short.picked.Owed > 0, "pays": short.picked.Owed < 0, "learned": o.learn.Stats().Samples > 0, "presumed": o.load.Stats().Presumed > 0,
 		"transfer": short.choice.Scores[0].Terms.Transfer > 0, "memory": short.choice.Scores[0].Terms.Memory > 0,
+		"evict": short.choice.Scores[0].Terms.Evict > 0,
 	} {
 		if isSo {
 			v.met[what]++
@@ -338,6 +351,9 @@ func TestQuickWayIsTheLongWay(t *testing.T) {
 		v.met = met
 		for range 300 {
 			v.step()
+			if v.r.IntN(20) == 0 {
+				v.wear(v.names[v.r.IntN(len(v.names))])
+			}
 			if v.r.IntN(3) > 0 {
 				_, p := v.prompt(1 + v.r.IntN(9))
 				v.compare(v.question(p))
@@ -349,7 +365,7 @@ func TestQuickWayIsTheLongWay(t *testing.T) {
 	}
 	for _, need := range []string{
 		"nobody", "all full", "some full", "not plain", "holders", "two block sizes", "busy", "session", "guessed", "learned", "presumed",
-		"common", "commonly expected", "several kinds", "nothing alone", "chosen for what is common", "transfer", "memory", "owes", "pays", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
+		"common", "commonly expected", "several kinds", "nothing alone", "chosen for what is common", "transfer", "memory", "evict", "owes", "pays", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
 		"load reported", "load imputed", "load booked_only", "blocks silent", "blocks stale", "blocks fresh", "blocks approximate",
 	} {
 		if met[need] < 8 {

@@ -293,6 +293,7 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 		}
 		return nil, bookingFault(err)
 	}
+	o.reuse.use(marks.Blocks, o.seconds(now))
 	o.tellBooking(&booking, &marks, best.worker, best.rank)
 	o.guesses.add(a.Decision, best.id, p.chain, now)
 	o.recordings.begin(a, r.Session, p.size, p.chain)
@@ -341,9 +342,12 @@ func note(c *candidate, s *policy.Score) load.Note {
 // markEvery is how many tokens one marked block stands for, roughly.
 const markEvery = 512
 
+// markStep is of how many blocks of a size one is marked.
+func markStep(size int) uint64 { return uint64(max(markEvery/size, 1)) }
+
 // mark samples the blocks of a prompt by their ids.
 func (w *work) mark(p *promptAt) load.Marks {
-	every := uint64(max(markEvery/p.size, 1))
+	every := markStep(p.size)
 	w.marks = w.marks[:0]
 	if every&(every-1) == 0 { // as of nearly all block sizes: a division costs as much as hashing the block
 		for _, id := range p.chain {

@@ -25,6 +25,8 @@ type CostModel struct {
 	KVTokens int
 	// MaxBatch is the number of sequences that run at once; 0: not known, the batch term is then 0.
 	MaxBatch int
+	// Again is the share of the blocks that leave the cache now that will be asked for again, 0 to 1; 0: none, or not known.
+	Again float64
 	// TransferPerToken is bringing one cached token from a tier to the device, in seconds. That of the device is not read.
 	TransferPerToken [fleet.NumTiers]float64
 }
@@ -85,6 +87,7 @@ func (m *CostModel) clamped() CostModel {
 		ChunkTokens:            max(m.ChunkTokens, 0),
 		KVTokens:               max(m.KVTokens, 0),
 		MaxBatch:               max(m.MaxBatch, 0),
+		Again:                  within(m.Again, 1),
 	}
 	if c.PrefillPerToken < leastRate {
 		c.PrefillPerToken = 0

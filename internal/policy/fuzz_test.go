@@ -26,7 +26,7 @@ func FuzzChoose(f *testing.F) {
 		model := CostModel{
 			PrefillPerToken: perToken, PrefillPerTokenContext: perContext, IterationFixed: fixed,
 			IterationBase: fixed * 2, DecodePerKVToken: perContext * 50, ChunkTokens: chunk, KVTokens: kv, MaxBatch: kv / 1000,
-			TransferPerToken: [fleet.NumTiers]float64{0, perToken, fixed, perContext},
+			TransferPerToken: [fleet.NumTiers]float64{0, perToken, fixed, perContext}, Again: pending,
 		}
 		req := &Request{PromptTokens: prompt, ExpectedOutput: out, Seed: seed, Turn: seed >> 7}
 		cands := make([]Candidate, 1+n%9)
@@ -120,10 +120,7 @@ func checkDecision(t *testing.T, p Policy, req *Request, cands []Candidate, d *D
 	least := math.Inf(1)
 	for i := range d.Scores {
 		s := &d.Scores[i]
-		for _, v := range []float64{
-			s.Terms.Queue, s.Terms.Prefill, s.Terms.Fleet, s.Terms.Decode, s.Terms.Transfer, s.Terms.Memory, s.Terms.Batch,
-			s.Terms.Copy,
-		} {
+		for _, v := range s.Terms.Values() {
 			if !(v >= 0 && v <= MaxTerm) {
 				t.Fatalf("%s: candidate %d: term out of range: %+v", p.Name(), i, *s)
 			}

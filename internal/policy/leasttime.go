@@ -19,6 +19,10 @@ package policy
 //	Fleet    = Prices.Prefill*own + Prices.Stall*own*s
 //	           What a second of prefill takes from others: later arrivals wait for it (without this a request repeats a
 //	           long prefix on an idle worker because it alone gains), and every decoding sequence stalls.
+//	Evict    = Again*(Stretch + Prices.Prefill)*own,  Stretch = 1 + step/(PrefillPerToken*ChunkTokens) + Prices.Stall*s
+//	           Each token that is computed pushes an older one out of a cache that is full. What leaves and is asked for
+//	           again is computed again, and costs as much as this does. The older what leaves is, the less likely that
+//	           is, so work that has no home goes where nobody's is given up for it.
 //	Decode   = Prices.Decode*out*load
 //	           The newcomer's own tokens come slower in company.
 //	Transfer = sum over tiers of cached tokens * TransferPerToken
@@ -26,7 +30,7 @@ package policy
 //	           of what is held, what the prompt adds, and the output still to come, its own included. Memory frees as
 //	           sequences end, so the wait is of the order of one sequence's life.
 //	Batch    = out*step * q/MaxBatch,  q = requests beyond MaxBatch with this one
-//	Copy     = min(Debt, what own, its iterations and Fleet are more than with Deepest tokens to compute), taken away
+//	Copy     = min(Debt, what own, its iterations, Fleet and Evict are more than with Deepest tokens to compute), taken away
 //	           A copy that many want is no loss but an investment, and paid as far as its lack has cost already: see Debts.
 //
 // TTFT = Queue + Prefill + Transfer + Memory + Batch.
@@ -95,6 +99,7 @@ func one(req *Request, prices Prices, c *Candidate, m *CostModel, s *Score) {
 	}
 	t.Prefill = min(own+iterations*step, MaxTerm)
 	t.Fleet = min(prices.Prefill*own+prices.Stall*own*decoding, MaxTerm)
+	t.Evict = min(m.Again*(row.Stretch+prices.Prefill)*own, MaxTerm)
 	t.Decode = min(prices.Decode*out*load, MaxTerm)
 	t.Transfer = h.Transfer
 	need := float64(prompt-int(h.Shared)) + out

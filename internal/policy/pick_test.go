@@ -39,12 +39,14 @@ func TestPickEqualsChoose(t *testing.T) {
 	tight := model
 	tight.KVTokens, tight.MaxBatch = 4000, 2 // memory and batch are short
 	tight.TransferPerToken = [4]float64{0, 1e-6, 2e-6, 3e-6}
+	worn := tight
+	worn.Again = 0.3
 	free := CostModel{} // everything ties
 	seen, owes := map[Reason]int{}, map[int]int{}
 	var want Decision
 	var got Pick
 	for n := range 50_000 {
-		req, cands := coarse(r, []*CostModel{&model, &tight, &free}[r.IntN(3)])
+		req, cands := coarse(r, []*CostModel{&model, &tight, &worn, &free}[r.IntN(4)])
 		sessions, isCold := 0, r.IntN(4) == 0
 		for i := range cands {
 			c := &cands[i]
@@ -141,7 +143,7 @@ func withKinds(r *rand.Rand, req *Request, t *Table, sorted []Candidate) {
 func TestBaseFlows(t *testing.T) {
 	r := newRand(5)
 	model := DefaultCostModel()
-	models := []*CostModel{&model, {}, {PrefillPerToken: 1e-4, IterationFixed: 2e-3, ChunkTokens: 16, KVTokens: 900, MaxBatch: 3}, nil}
+	models := []*CostModel{&model, {}, {PrefillPerToken: 1e-4, IterationFixed: 2e-3, ChunkTokens: 16, KVTokens: 900, MaxBatch: 3, Again: 0.5}, nil}
 	for n := range 20_000 {
 		_, cands := coarse(r, models[r.IntN(len(models))])
 		prices := Prices{Stall: float64(r.IntN(2)) * 0.1, Decode: float64(r.IntN(2)) * 0.2}

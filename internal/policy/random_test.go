@@ -156,6 +156,9 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 	for n := range 20_000 {
 		m := DefaultCostModel()
 		m.ChunkTokens, m.KVTokens, m.MaxBatch = 512<<r.IntN(4), 50_000+r.IntN(400_000), 1+r.IntN(64)
+		if r.IntN(2) == 0 {
+			m.Again = r.Float64()
+		}
 		c := Candidate{
 			Cached:           [fleet.NumTiers]int{r.IntN(3000), r.IntN(500), r.IntN(200), r.IntN(100)},
 			Expected:         r.IntN(500),
@@ -203,6 +206,8 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 			Decode:   p.Decode * req.ExpectedOutput * load,
 			Transfer: float64(c.Cached[1])*5.2e-6 + float64(c.Cached[2])*18.7e-6 + float64(c.Cached[3])*13.1e-6,
 		}
+		// What it pushes out and is asked for again costs what this does, without the iteration that is under way.
+		want.Evict = m.Again * (own*(1+step/(22e-6*float64(m.ChunkTokens))) + want.Fleet)
 		kv := float64(m.KVTokens)
 		if over := held + float64(req.PromptTokens-c.Shared) + toCome + req.ExpectedOutput - 0.95*kv; over > 0 {
 			want.Memory = req.ExpectedOutput * (7.5e-3 + step) * over / (0.05 * kv)
@@ -214,9 +219,9 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 		}
 		saved := 0.0
 		if deep := float64(req.Deepest); deep > 0 && deep < tokens {
-			// With deep tokens to compute, Prefill and Fleet would be those of less work and fewer iterations.
+			// With deep tokens to compute, Prefill, Fleet and Evict would be those of less work and fewer iterations.
 			less := 22e-6*deep + 1.17e-9*deep*(float64(req.PromptTokens)-deep/2)
-			saved = math.Min(req.Debt, (1+step/(22e-6*float64(m.ChunkTokens))+p.Prefill+p.Stall*s)*(own-less))
+			saved = math.Min(req.Debt, (1+m.Again)*(1+step/(22e-6*float64(m.ChunkTokens))+p.Prefill+p.Stall*s)*(own-less))
 			copies++
 		}
 		got := d.Scores[0]
@@ -225,16 +230,17 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 			{got.Terms.Queue, want.Queue},
 			{got.Terms.Prefill, want.Prefill},
 			{got.Terms.Fleet, want.Fleet},
+			{got.Terms.Evict, want.Evict},
 			{got.Terms.Decode, want.Decode},
 			{got.Terms.Transfer, want.Transfer},
 			{got.Terms.Memory, want.Memory},
 			{got.Terms.Batch, want.Batch},
 			{got.TTFT, wantTTFT},
 			{got.Terms.Copy, saved},
-			{got.Cost, wantTTFT + want.Fleet + want.Decode - saved},
+			{got.Cost, wantTTFT + want.Fleet + want.Evict + want.Decode - saved},
 			{float64(got.Uncached), tokens},
 			{float64(got.Cached), float64(cached)},
-			{slowRowCost(NewRow(&c, p), NewHolder(req.PromptTokens, &c), req), wantTTFT + want.Fleet + want.Decode},
+			{slowRowCost(NewRow(&c, p), NewHolder(req.PromptTokens, &c), req), wantTTFT + want.Fleet + want.Evict + want.Decode},
 			{m.PrefillTime(got.Uncached, int(ctx)), own},
 		} {
 			if math.Abs(v[0]-v[1]) > 1e-9*(1+math.Abs(v[1])) {
@@ -290,6 +296,7 @@ func TestCostIsMonotone(t *testing.T) {
 			"decoding": {func(c *Candidate) { c.Decoding++; c.InFlight++ }, false},
 			"active":   {func(c *Candidate) { c.ActiveTokens += 5000 }, false},
 			"new":      {func(c *Candidate) { c.UnreportedTokens += 5000 }, false},
+			"again":    {func(c *Candidate) { m := model; m.Again = 0.1; c.Cost = &m }, false},
 			"to come":  {func(c *Candidate) { c.OutputToCome = float64(c.Decoding)*req.ExpectedOutput + 5000 }, false},
 		} {
 			next := c

@@ -34,8 +34,8 @@ func (p Prices) clamped() Prices {
 type Row struct {
 	Base     float64 // seconds
 	Stretch  float64 // seconds a second of own prefill
-	PerToken float64 // seconds an uncached token
-	PerPair  float64 // seconds a pair
+	PerToken float64 // seconds an uncached token, with what it pushes out
+	PerPair  float64 // seconds a pair, likewise
 	PerOut   float64 // seconds an output token
 	PerOver  float64 // seconds an output token and a token beyond Room
 	Room     float64 // tokens of memory before it gets short; below 0 when it is already
@@ -79,8 +79,8 @@ func newRow(c *Candidate, m *CostModel, p Prices) (Row, Flow) {
 	r := Row{
 		Base:     f.Base(c.PendingPrefill),
 		Stretch:  1 + f.perSecond*step + p.Stall*decoding,
-		PerToken: m.PrefillPerToken,
-		PerPair:  m.PrefillPerTokenContext,
+		PerToken: m.PrefillPerToken * (1 + m.Again),
+		PerPair:  m.PrefillPerTokenContext * (1 + m.Again),
 		PerOut:   p.Decode * company,
 		Room:     math.Inf(1),
 		InFlight: int64(max(c.InFlight, 0)),

@@ -110,6 +110,10 @@ func (w *world) do(f []string, out *strings.Builder) error {
 		c.MatchedAt, c.LastCold = uint64(number("matchedat", float64(c.MatchedAt))), uint64(number("lastcold", float64(c.LastCold)))
 		c.RecentWork = number("recent", c.RecentWork)
 		c.KVUsed, c.LastChosen = number("kvused", c.KVUsed), uint64(number("lastchosen", float64(c.LastChosen)))
+		if again := number("again", -1); again >= 0 {
+			m := *c.Cost
+			m.Again, c.Cost = again, &m
+		}
 		c.SameSession = c.SameSession != flags["session"]
 	}
 	switch f[0] {
@@ -211,12 +215,12 @@ func (w *world) route(out *strings.Builder, p Policy, req Request, times, shared
 		out.WriteString("\n")
 	}
 	if flags["explain"] {
-		fmt.Fprintf(out, ">     %9s %9s %9s %9s %9s %9s %9s %9s %9s %8s\n", "queue", "prefill", "fleet", "decode",
+		fmt.Fprintf(out, ">     %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %8s\n", "queue", "prefill", "fleet", "evict", "decode",
 			"transfer", "memory", "batch", "cost", "ttft", "uncached")
 		for _, i := range d.Order {
 			s := d.Scores[i]
-			fmt.Fprintf(out, "> w%-2d %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %8d\n", i, s.Terms.Queue, s.Terms.Prefill,
-				s.Terms.Fleet, s.Terms.Decode, s.Terms.Transfer, s.Terms.Memory, s.Terms.Batch, s.Cost, s.TTFT, s.Uncached)
+			fmt.Fprintf(out, "> w%-2d %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %8d\n", i, s.Terms.Queue, s.Terms.Prefill,
+				s.Terms.Fleet, s.Terms.Evict, s.Terms.Decode, s.Terms.Transfer, s.Terms.Memory, s.Terms.Batch, s.Cost, s.TTFT, s.Uncached)
 		}
 	}
 }

@@ -109,12 +109,17 @@ func TestWrongPriorCostsNothing(t *testing.T) {
 // TestSilentGatewaysCostLittle: where no first token is told, prefills end by the clock and costs are learned from ends.
 func TestSilentGatewaysCostLittle(t *testing.T) {
 	tr := mustSample(t)
-	all := mustRun(t, tr, NewLive(LiveOptions{}), liveOptions())
-	silent := mustRun(t, tr, NewLive(LiveOptions{NoFirstToken: true}), liveOptions())
-	ratio := silent.TTFT.Mean / all.TTFT.Mean
+	all, silent := 0.0, 0.0
+	for _, speed := range []float64{2.2, 2.3, 2.4} { // near what the fleet can do one run differs from the next by some percent
+		o := liveOptions()
+		o.Speed = speed
+		all += mustRun(t, tr, NewLive(LiveOptions{}), o).TTFT.Mean / 3
+		silent += mustRun(t, tr, NewLive(LiveOptions{NoFirstToken: true}), o).TTFT.Mean / 3
+	}
+	ratio := silent / all
 	t.Logf("%.3f of what all reports give", ratio)
 	if ratio > 1.1 {
-		t.Errorf("mean TTFT %.4f s without first tokens, %.4f s with them: %.3f", silent.TTFT.Mean, all.TTFT.Mean, ratio)
+		t.Errorf("mean TTFT %.4f s without first tokens, %.4f s with them: %.3f", silent, all, ratio)
 	}
 }
 

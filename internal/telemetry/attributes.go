@@ -28,6 +28,7 @@ const (
 	aCostQueue     = "kvoracle.route.cost.queue"
 	aCostPrefill   = "kvoracle.route.cost.prefill"
 	aCostFleet     = "kvoracle.route.cost.fleet"
+	aCostEvict     = "kvoracle.route.cost.evict"
 	aCostDecode    = "kvoracle.route.cost.decode"
 	aCostTransfer  = "kvoracle.route.cost.transfer"
 	aCostMemory    = "kvoracle.route.cost.memory"

@@ -1,0 +1,168 @@
+package oracle
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+)
+
+// reuse learns how likely a block that nobody has asked for since so long is asked for again. A full cache gives up what was
+// used least recently, so from how old that is on a target follows what it costs to push more out there: see
+// policy.CostModel.Again.
+//
+// It goes by a sample of the blocks, the one of load.Marks. Of ages, in steps of a factor, it counts how many uses came after
+// one; with all uses N, those at an age below a S, and those at a or above L,
+//
+//	again(a) = L / (N - S)
+//
+// is the share of the blocks that had grown so old and came back. Counts fade by halving, so that it follows the traffic. When
+// each block was used last is a table of fixed size that forgets: two that fall on one place push each other out.
+type reuse struct {
+	used atomic.Pointer[[usedSlots]atomic.Uint64] // name<<32 | 1/16 s; nil until something was used
+
+	isAged atomic.Bool // some target has given up blocks of a known age: what that costs changes with time
+
+	mu   sync.Mutex
+	uses float64
+	ages [ageSteps]float64
+}
+
+const (
+	usedBits  = 18
+	usedSlots = 1 << usedBits
+	usedTicks = 16 // a second
+
+	agesPerOctave = 4
+	ageSteps      = 64 // from a tick on, some 70 minutes; the last has what is older
+
+	// fadeAfter is how many uses are counted before all count half: those of about a thousand long prompts.
+	fadeAfter = 1 << 17
+	// agedOver is over how many blocks of the sample the age of what a target gives up is a mean, the newest weighing most:
+	// 32,768 tokens. Prompts leave a cache one by one, and a single one says little of the next.
+	agedOver = 64
+	// againSteps is how finely shares are told apart, so that not each use changes what all targets cost.
+	againSteps = 64
+)
+
+// at finds the place of a block and its name there, which is not 0.
+func (u *reuse) at(id uint64) (slot *atomic.Uint64, name uint64) {
+	t := u.used.Load()
+	if t == nil {
+		return nil, 0
+	}
+	id *= 0x9E3779B97F4A7C15
+	return &t[id>>(64-usedBits)], id&math.MaxUint32 | 1
+}
+
+// use notes that sampled blocks are asked for. Only one may call it at a time.
+func (u *reuse) use(ids []uint64, now float64) {
+	if len(ids) == 0 {
+		return
+	}
+	if u.used.Load() == nil {
+		u.used.Store(new([usedSlots]atomic.Uint64))
+	}
+	tick := ticks(now)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, id := range ids {
+		slot, name := u.at(id)
+		if was := slot.Load(); was>>32 == name {
+			u.ages[ageStep(between(uint32(was), tick))]++
+		}
+		slot.Store(name<<32 | uint64(tick))
+	}
+	if u.uses += float64(len(ids)); u.uses > fadeAfter {
+		u.uses /= 2
+		for i := range u.ages {
+			u.ages[i] /= 2
+		}
+	}
+}
+
+// age is how long ago blocks were used last, in the mean of the n that are known, in seconds. One of every so many is in the
+// sample.
+func (u *reuse) age(ids []block.ID, every uint64, now float64) (age float64, n int) {
+	sum, tick := 0.0, ticks(now)
+	for _, id := range ids {
+		if uint64(id)%every != 0 {
+			continue
+		}
+		slot, name := u.at(uint64(id))
+		if slot == nil {
+			break
+		}
+		if was := slot.Load(); was>>32 == name {
+			n++
+			sum += between(uint32(was), tick)
+		}
+	}
+	return sum / float64(max(n, 1)), n
+}
+
+// again is the share of the blocks that were not used for so many seconds that will be.
+func (u *reuse) again(age float64) float64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	later, sooner, at := 0.0, 0.0, ageStep(age)
+	for i := range u.ages {
+		if i < at {
+			sooner += u.ages[i]
+		} else {
+			later += u.ages[i]
+		}
+	}
+	if later <= 0 {
+		return 0
+	}
+	return math.Round(min(later/max(u.uses-sooner, later), 1)*againSteps) / againSteps
+}
+
+// ticks is a moment on a clock that begins anew each eight years.
+func ticks(now float64) uint32 { return uint32(int64(now * usedTicks)) }
+
+// between is the time from one tick to a later one, in seconds.
+func between(was, now uint32) float64 { return float64(max(int32(now-was), 0)) / usedTicks }
+
+func ageStep(age float64) int {
+	if age*usedTicks <= 1 {
+		return 0
+	}
+	return min(int(agesPerOctave*math.Log2(age*usedTicks)), ageSteps-1)
+}
+
+// evicted notes blocks that a target has given up, and when they were used last. Blocks that it keeps in a farther tier are not
+// computed again.
+func (o *Oracle) evicted(f *feed, ids []block.ID, tier fleet.Tier, size int, now float64) {
+	if f.ledger == nil {
+		return
+	}
+	for t := tier + 1; t < fleet.NumTiers; t++ {
+		if f.ledger.Held(t) > 0 {
+			return
+		}
+	}
+	age, n := o.reuse.age(ids, markStep(size), now)
+	if n == 0 {
+		return
+	}
+	last := now - age
+	if bits := f.eldest.Load(); bits != 0 {
+		was := math.Float64frombits(bits)
+		last = was + (last-was)*min(float64(n)/agedOver, 1)
+	}
+	f.eldest.Store(math.Float64bits(last))
+	o.reuse.isAged.Store(true)
+}
+
+// again is policy.CostModel.Again of a target. While it gives up nothing, what it will give up next gets older.
+func (o *Oracle) again(f *feed, now float64) float64 {
+	bits := f.eldest.Load()
+	if bits == 0 {
+		return 0
+	}
+	return o.reuse.again(now - math.Float64frombits(bits))
+}

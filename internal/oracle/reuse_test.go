@@ -1,0 +1,275 @@
+package oracle
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/policy"
+)
+
+// TestReuseIsWhatWasCounted holds the shares against a plain list of all uses.
+func TestReuseIsWhatWasCounted(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 9))
+	var u reuse
+	u.use([]uint64{1}, 0) // makes the table
+	ids := scattered(&u, 400)
+	var ages []float64
+	uses, last := 1, map[uint64]float64{}
+	now := 1.7e9 // any clock
+	check := func() {
+		t.Helper()
+		for range 20 {
+			age := 0.01 * math.Exp(r.Float64()*12)
+			later, sooner := 0, 0
+			for _, a := range ages {
+				if ageStep(a) >= ageStep(age) {
+					later++
+				} else {
+					sooner++
+				}
+			}
+			want := 0.0
+			if later > 0 {
+				want = math.Round(float64(later)/float64(uses-sooner)*againSteps) / againSteps
+			}
+			if got := u.again(age); got != want {
+				t.Fatalf("after %d uses: %v of what is %v s old is used again, want %v", uses, got, age, want)
+			}
+		}
+	}
+	for range 3000 {
+		now += float64(r.IntN(40)) / usedTicks
+		some := ids[:1+r.IntN(len(ids))] // the first are used more often
+		id := some[r.IntN(len(some))]
+		if at, ok := last[id]; ok {
+			ages = append(ages, now-at)
+		}
+		last[id] = now
+		uses++
+		u.use([]uint64{id}, now)
+		if r.IntN(50) == 0 {
+			check()
+			of := []block.ID{block.ID(ids[r.IntN(len(ids))]), block.ID(ids[0])}
+			want, n := 0.0, 0
+			for _, id := range of {
+				if at, ok := last[uint64(id)]; ok {
+					want, n = want+now+1-at, n+1
+				}
+			}
+			if got, known := u.age(of, 1, now+1); known != n || n > 0 && math.Abs(got-want/float64(n)) > 1e-6 {
+				t.Fatalf("used %v s ago in the mean of %d; want %v over %d", got, known, want, n)
+			}
+		}
+	}
+	if share := u.again(1); share <= 0 || share >= 1 {
+		t.Errorf("%v of what is a second old is used again: the inputs do not exercise it", share)
+	}
+}
+
+// scattered makes ids that fall on different places of the table.
+func scattered(u *reuse, n int) []uint64 {
+	r, taken := rand.New(rand.NewPCG(2, 9)), map[any]bool{}
+	var ids []uint64
+	for len(ids) < n {
+		id := r.Uint64()
+		if slot, _ := u.at(id); !taken[slot] {
+			taken[slot] = true
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// TestReuseFollowsTheTraffic: what came back once and does not any more is not expected for ever, and counting has an end.
+func TestReuseFollowsTheTraffic(t *testing.T) {
+	var u reuse
+	ids := make([]uint64, 100)
+	for i := range ids {
+		ids[i] = uint64(i)
+	}
+	now := 100.0
+	for range 1000 { // the same each 10 s
+		now += 10
+		u.use(ids, now)
+	}
+	if got := u.again(9); got != 1 {
+		t.Errorf("%v of what is 9 s old is used again, want all of it", got)
+	}
+	if got := u.again(30); got != 0 {
+		t.Errorf("%v of what is 30 s old is used again, want nothing", got)
+	}
+	next := uint64(1 << 40)
+	for range 20 * fadeAfter / len(ids) { // and now never again
+		now++
+		for i := range ids {
+			ids[i] = next
+			next++
+		}
+		u.use(ids, now)
+	}
+	if got := u.again(9); got != 0 {
+		t.Errorf("%v of what is 9 s old is used again, long after the last that was", got)
+	}
+	if u.uses > fadeAfter {
+		t.Errorf("%v uses are counted, want at most %d", u.uses, fadeAfter)
+	}
+}
+
+// pressed is two workers: one whose cache gives up what will be asked for again in a moment, and one that gives up nothing but
+// has a request to decode, so that work without a home would go to the first.
+type pressed struct {
+	t    *testing.T
+	o    *Oracle
+	full *BlockSession
+	seq  uint64
+	now  time.Time
+	talk []uint32
+}
+
+func newPressed(t *testing.T) *pressed {
+	p := &pressed{t: t, o: New(Config{}, nil), now: t0}
+	p.full = open(t, p.o, "full", 1, p.now)
+	open(t, p.o, "roomy", 1, p.now)
+	for i := range uint32(12_000) { // more than agedOver of the sample
+		p.talk = append(p.talk, 1_000_000+i)
+	}
+	for range 6 { // a conversation each 10 s that the full one has to give up each time
+		a := p.route(p.talk, func(r *RouteRequest) { r.Allowed = []string{"full"} })
+		p.end(a)
+		p.batch(Op{Kind: OpStore, IsRoot: true, IDs: chain(p.talk...)})
+		p.now = p.now.Add(time.Second)
+		p.batch(Op{Kind: OpRemove, IDs: chain(p.talk...)})
+		p.now = p.now.Add(9 * time.Second)
+	}
+	a := p.route([]uint32{7}, func(r *RouteRequest) { r.Allowed = []string{"roomy"} })
+	if _, err := p.o.Progress(&Event{Decision: a.Decision, Step: FirstToken}, p.now); err != nil {
+		t.Fatal(err)
+	}
+	p.o.Tick(p.now)
+	return p
+}
+
+func (p *pressed) batch(op Op) {
+	p.t.Helper()
+	p.seq++
+	if ack, err := p.full.Batch(p.seq, p.seq, []Op{op}, p.now); err != nil || ack.Awaiting {
+		p.t.Fatal(ack, err)
+	}
+}
+
+func (p *pressed) route(contents []uint32, change func(*RouteRequest)) *Answer {
+	p.t.Helper()
+	return route(p.t, p.o, prompt(contents...), change, p.now)
+}
+
+func (p *pressed) end(a *Answer) {
+	p.t.Helper()
+	for _, step := range []Step{FirstToken, Finished} {
+		if _, err := p.o.Progress(&Event{Decision: a.Decision, Step: step, Cached: -1}, p.now); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// evict is the term of a new long prompt, by worker, and who gets it.
+func (p *pressed) evict() (who string, terms map[string]float64) {
+	p.t.Helper()
+	var contents []uint32
+	for i := range uint32(3000) {
+		contents = append(contents, 5_000_000+i)
+	}
+	a := p.route(contents, func(r *RouteRequest) { r.DryRun, r.Explain = true, true })
+	quick := p.route(contents, dry)
+	if quick.Target != a.Target || quick.Terms != a.Terms {
+		p.t.Fatalf("without reasons %+v, with them %+v", quick, a)
+	}
+	terms = map[string]float64{}
+	for i := range a.Rows {
+		terms[a.Rows[i].Target.Worker] = a.Rows[i].Score.Terms.Evict
+	}
+	return a.Target.Worker, terms
+}
+
+// TestNewWorkGoesWhereNobodysIsGivenUp: a prompt that nobody holds goes to the worker whose cache has room, though that is a
+// little busier. Who has room again is as good as before, and so is who gives up nothing for long.
+func TestNewWorkGoesWhereNobodysIsGivenUp(t *testing.T) {
+	p := newPressed(t)
+	if who, terms := p.evict(); who != "roomy" || terms["full"] <= 0 || terms["roomy"] != 0 {
+		t.Errorf("new work goes to %s, %v", who, terms)
+	}
+	p.batch(Op{Kind: OpClear, AllTier: true})
+	p.o.Tick(p.now)
+	if who, terms := p.evict(); who != "full" || terms["full"] != 0 {
+		t.Errorf("after the cache was cleared new work goes to %s, %v", who, terms)
+	}
+
+	p = newPressed(t)
+	p.now = p.now.Add(30 * time.Second)
+	p.o.Tick(p.now)
+	if _, terms := p.evict(); terms["full"] != 0 {
+		t.Errorf("what it would give up is older than anything that was asked for again, and costs %v", terms)
+	}
+}
+
+// TestConversationsStay: a conversation that a pressed worker still holds goes on there.
+func TestConversationsStay(t *testing.T) {
+	p := newPressed(t)
+	p.batch(Op{Kind: OpStore, IsRoot: true, IDs: chain(p.talk...)})
+	a := p.route(append(p.talk[:len(p.talk):len(p.talk)], 1, 2, 3), func(r *RouteRequest) { r.DryRun = true })
+	if a.Target.Worker != "full" || a.Terms.Evict <= 0 {
+		t.Errorf("it goes on at %s: %+v", a.Target.Worker, a.Terms)
+	}
+}
+
+// TestKeptBelowIsNotGivenUp: what leaves the device and stays in a farther tier is not computed again.
+func TestKeptBelowIsNotGivenUp(t *testing.T) {
+	p := newPressed(t)
+	p.batch(Op{Kind: OpClear, AllTier: true})
+	p.batch(Op{Kind: OpStore, IsRoot: true, IDs: chain(p.talk...)})
+	p.batch(Op{Kind: OpStore, IsRoot: true, IDs: chain(p.talk...), Tier: fleet.Host})
+	p.batch(Op{Kind: OpRemove, IDs: chain(p.talk...)})
+	p.o.Tick(p.now)
+	if _, terms := p.evict(); terms["full"] != 0 {
+		t.Errorf("it costs %v", terms)
+	}
+	p.batch(Op{Kind: OpRemove, IDs: chain(p.talk...), Tier: fleet.Host})
+	p.o.Tick(p.now)
+	if _, terms := p.evict(); terms["full"] <= 0 {
+		t.Error("what leaves the last tier costs nothing")
+	}
+}
+
+// TestOthersUsesCount: what another replica has booked is a use like one's own.
+func TestOthersUsesCount(t *testing.T) {
+	o := New(Config{}, nil)
+	open(t, o, "w", 1, t0)
+	errs := make([]error, 1)
+	for i := range 6 {
+		o.BookElsewhere([]Booked{{
+			Decision: FirstOf(o.Space()+1) + DecisionID(i), Worker: "w", Incarnation: 1, PromptTokens: 64,
+			Marks: []uint64{1 << 20, 1 << 21}, MarkTokens: 32, Covered: 64,
+		}}, t0.Add(time.Duration(i)*10*time.Second), errs)
+		if errs[0] != nil {
+			t.Fatal(errs[0])
+		}
+	}
+	if got := o.reuse.again(5); got < 0.8 {
+		t.Errorf("%v of what is 5 s old is taken to be used again, want nearly all", got)
+	}
+}
+
+// TestAgainReachesThePrice: what is learned is in what targets are taken to cost, for every prompt, and no prior has it.
+func TestAgainReachesThePrice(t *testing.T) {
+	p := newPressed(t)
+	w := p.o.fleet.View().Worker("full")
+	if got := p.o.feed(w.Targets[0]).pricing.Load(); got.cost.Again <= 0 || got.cost.Again > 1 || got.prior.Again != 0 {
+		t.Errorf("again %v, prior %v", got.cost.Again, got.prior.Again)
+	}
+	if again := policy.DefaultCostModel().Again; again != 0 {
+		t.Errorf("the default model takes %v of what leaves to be used again", again)
+	}
+}
