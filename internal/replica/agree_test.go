@@ -255,3 +255,31 @@ func TestFormerLifeLoses(t *testing.T) {
 	e.work()
 	agree(t, peers, engines)
 }
+
+// A replica whose machine's clock was set back by an hour is killed and begins again: to others that looks like a life before
+// the one they know. When that has been silent for long enough they take the new one for what it is.
+func TestAReplicaIsBornBeforeItsFormerLife(t *testing.T) {
+	other, a := mortals(t) // it is "b" that is cut off
+	e := newEngine(t, "w", 1)
+	e.connect(a)
+	e.work()
+	agree(t, []*peer{a, other}, []*engine{e})
+	a.cable.cut() // without a word
+
+	cfg := a.n.cfg
+	cfg.born = cfg.born.Add(-time.Hour)
+	now := joinedPeer(t, a.cable.b, cfg)
+	e.connect(now)
+	e.work()
+	eventually(t, "it is heard", func() bool {
+		other.n.mu.Lock()
+		defer other.n.mu.Unlock()
+		o := other.n.origins[cfg.Name]
+		return o != nil && o.boot == now.n.boot
+	})
+	e.work()
+	agree(t, []*peer{now, other}, []*engine{e})
+	crew(t, []*peer{now, other}, 2)
+	now.ask(&oracle.RouteRequest{Prompt: oracle.Prompt{Tokens: make([]uint32, 64), Length: 64}})
+	alike(t, []*peer{now, other})
+}

@@ -75,6 +75,7 @@ type Config struct {
 	pingEvery  time.Duration // NATS that does not answer two of them is away
 	natsWait   time.Duration // for a connection, or an answer of NATS
 	sweepAfter time.Duration // how old remains of a copy are that nobody writes any more
+	born       time.Time     // when this life began by the machine's clock; zero: now
 }
 
 const (
@@ -101,6 +102,9 @@ func (c *Config) withDefaults() Config {
 		d.LogAge = 0
 	} else {
 		dur(&d.LogAge, time.Hour)
+	}
+	if d.born.IsZero() {
+		d.born = time.Now()
 	}
 	dur(&d.SaveEvery, time.Minute)
 	dur(&d.sweepAfter, 10*time.Minute)

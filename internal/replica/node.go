@@ -75,7 +75,7 @@ func New(cfg Config, o *oracle.Oracle, log *slog.Logger) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg.withDefaults(), o: o, log: log, boot: uint64(time.Now().UnixNano()),
+		cfg: cfg.withDefaults(), o: o, log: log,
 		readers: make(chan struct{}), rescan: make(chan struct{}, 1), todo: make(chan struct{}, 1),
 		targets: make(map[key]*target), streams: make(map[*Stream]struct{}), sessions: make(map[uint64]*Stream), late: make(map[key]*Stream),
 		origins: make(map[string]*origin), gateways: make(map[string]*here),
@@ -83,6 +83,7 @@ func New(cfg Config, o *oracle.Oracle, log *slog.Logger) (*Node, error) {
 		told: told{wake: make(chan struct{}, 1)}, heard: newHeard(),
 		cutAt: time.Now(), replay: replaying{done: make(chan struct{})}, seeding: newSeeding(),
 	}
+	n.boot = uint64(n.cfg.born.UnixNano())
 	n.name = n.cfg.Prefix + "_log"
 	if !n.isAlone() {
 		o.Tell(n)
