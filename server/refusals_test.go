@@ -75,7 +75,7 @@ func TestConfidenceIsSaidEverywhere(t *testing.T) {
 	s := up(t, Config{})
 	run := script.New(s.conn)
 	defer run.Close()
-	for _, x := range [][2]string{
+	says(t, run, [][2]string{
 		{"RB fresh e1 s1 +[A AB]", "ack s1 fresh held=2 stored=2"},
 		{"RB warming e1 s7 +[A]", "ack s6 warming held=0 ignored=1\nrefused op 0: awaiting_snapshot"},
 		{"RB stale e1 s1 +[A]", "ack s1 fresh held=1 stored=1"},
@@ -92,15 +92,7 @@ func TestConfidenceIsSaidEverywhere(t *testing.T) {
 		{"RT ABC allow=silent as=r2", "-> silent(0) only_candidate silent"},
 		{"RT ABC allow=stale as=r3", "-> stale(1) only_candidate stale load_imputed"},
 		{"RT ABC allow=warming as=r4", "-> warming(0) only_candidate warming load_imputed"},
-	} {
-		answer, err := run.Step(t.Context(), x[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.TrimSuffix(answer, "\n"); got != x[1] {
-			t.Errorf("%s: got %q, want %q", x[0], got, x[1])
-		}
-	}
+	})
 	for _, c := range []string{"fresh", "warming", "stale", "silent"} {
 		if n := s.counted("kvoracle.targets", "confidence="+c); n != 1 {
 			t.Errorf("%d targets are %s in the metrics, want 1", n, c)
@@ -123,7 +115,7 @@ func TestPartialAndApproximateAreSaidEverywhere(t *testing.T) {
 	s := up(t, Config{MaxBlocks: 3, ExpectedWorkers: 2})
 	run := script.New(s.conn)
 	defer run.Close()
-	for _, x := range [][2]string{
+	says(t, run, [][2]string{
 		{"register guessed", "ok"},
 		{"RT ABC as=r1", "-> guessed(0) only_candidate silent"},
 		{"first r1", "applied"},
@@ -135,15 +127,7 @@ func TestPartialAndApproximateAreSaidEverywhere(t *testing.T) {
 		{"list", "full e1 ready r0:partial,s1,held=3,in_flight=0\nguessed e0 ready r0:approximate,s0,held=3,in_flight=0"},
 		{"RT ABCD allow=full as=r2", "-> full(3) only_candidate partial"},
 		{"RT ABCD allow=guessed as=r3", "-> guessed(3) only_candidate approximate load_imputed"},
-	} {
-		answer, err := run.Step(t.Context(), x[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.TrimSuffix(answer, "\n"); got != x[1] {
-			t.Errorf("%s: got %q, want %q", x[0], got, x[1])
-		}
-	}
+	})
 	for _, c := range []string{"partial", "approximate"} {
 		if n := s.counted("kvoracle.targets", "confidence="+c); n != 1 {
 			t.Errorf("%d targets are %s in the metrics, want 1", n, c)
@@ -188,7 +172,7 @@ func TestAlternativesSayWhatIsKnownOfThem(t *testing.T) {
 	s := up(t, Config{MaxBlocks: 5})
 	run := script.New(s.conn)
 	defer run.Close()
-	for _, x := range [][2]string{
+	says(t, run, [][2]string{
 		{"RB fresh e1 s1 +[A AB]", "ack s1 fresh held=2 stored=2"},
 		{"RB warming e1 s7 +[A]", "ack s6 warming held=0 ignored=1\nrefused op 0: awaiting_snapshot"},
 		{"RB stale e1 s1 +[A]", "ack s1 fresh held=1 stored=1"},
@@ -223,15 +207,7 @@ func TestAlternativesSayWhatIsKnownOfThem(t *testing.T) {
 		{"RB two e1 s4 clear", "ack s3 warming held=0 ignored=1\nrefused op 0: awaiting_snapshot"},
 		{"RT XYZ phase=both allow=pre,one,two else=1 id=b", "-> pre(0):stale > one(0) tie_least_recent load_imputed\nelse pre:stale,reported > two(0):warming,imputed"},
 		{"RT XYZ phase=both allow=pre,one,two else=1 id=b", "-> pre(0):stale > one(0) tie_least_recent load_imputed repeated\nelse pre:stale,reported > two(0):warming,imputed"},
-	} {
-		answer, err := run.Step(t.Context(), x[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.TrimSuffix(answer, "\n"); got != x[1] {
-			t.Errorf("%s: got\n%s\nwant\n%s", x[0], got, x[1])
-		}
-	}
+	})
 }
 
 // TestPredictionErrorIsToldByWorker: what engines count stands beside what was matched, for each worker, in the metrics and in
@@ -270,6 +246,20 @@ func TestPredictionErrorIsToldByWorker(t *testing.T) {
 	for source, want := range map[string]int64{"matched": 28, "counted": 16} {
 		if n := s.counted("kvoracle.cached.tokens", "source="+source); n != want {
 			t.Errorf("%d tokens %s in all, want %d", n, source, want)
+		}
+	}
+}
+
+// says holds what a transcript's lines are answered.
+func says(t *testing.T, run *script.Runner, lines [][2]string) {
+	t.Helper()
+	for _, x := range lines {
+		answer, err := run.Step(t.Context(), x[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSuffix(answer, "\n"); got != x[1] {
+			t.Errorf("%s: got\n%s\nwant\n%s", x[0], got, x[1])
 		}
 	}
 }
