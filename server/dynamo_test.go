@@ -211,6 +211,32 @@ func TestDynamoPatches(t *testing.T) {
 	r.want(http.StatusBadRequest, "PATCH", "/workers/x", `{}`)
 }
 
+// TestDynamoCountsWhatItRefuses: what the door refuses by itself is counted by its path, what the oracle refuses once, as the
+// oracle's.
+func TestDynamoCountsWhatItRefuses(t *testing.T) {
+	r := upDynamo(t)
+	for _, x := range []struct {
+		code               int
+		method, path, body string
+		rpc, reason        string
+	}{
+		{400, "POST", "/select", "{", "POST /select", "INVALID_ARGUMENT"},
+		{422, "PATCH", "/workers/1", `{"block_size":"x"}`, "PATCH /workers/{worker_id}", "INVALID_ARGUMENT"},
+		{404, "DELETE", "/reservations/none", "", "DELETE /reservations/{id}", "NOT_FOUND"},
+		{501, "GET", "/dump", "", "GET /dump", "UNIMPLEMENTED"},
+		{404, "DELETE", "/workers/9", "", strings.TrimPrefix(kvoraclev1.FleetService_GetWorker_FullMethodName, "/"), "WORKER_UNKNOWN"},
+	} {
+		before := r.counted("kvoracle.requests.refused")
+		r.want(x.code, x.method, x.path, x.body)
+		if n := r.counted("kvoracle.requests.refused") - before; n != 1 {
+			t.Errorf("%s %s is counted %d times", x.method, x.path, n)
+		}
+		if n := r.counted("kvoracle.requests.refused", "rpc="+x.rpc, "reason="+x.reason); n != 1 {
+			t.Errorf("%s %s: %d refusals of %s for %s", x.method, x.path, n, x.rpc, x.reason)
+		}
+	}
+}
+
 // TestDynamoShowsOverlap: of each rank, what it holds of a prompt, tier by tier, and what would wait there.
 func TestDynamoShowsOverlap(t *testing.T) {
 	r := up(t, Config{HTTPListen: "127.0.0.1:0"})

@@ -69,7 +69,11 @@ func Mount(on *httpjson.Door, caller httpjson.Caller, maxQueue time.Duration) {
 		on.Mount(pattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			x := &exchange{d: d, w: w, r: r, ctx: httpjson.Incoming(r), now: time.Now()}
 			d.renew(x)
+			x.isTold = false
 			if err := f(x); err != nil {
+				if !x.isTold { // what follows from a call that was refused is counted as that
+					caller.Refused(x.ctx, pattern, err)
+				}
 				x.refuse(err)
 			}
 		}))
@@ -88,6 +92,8 @@ type exchange struct {
 	r   *http.Request
 	ctx context.Context //nolint:containedctx // lives for one call
 	now time.Time
+
+	isTold bool // the oracle has refused something, and counted it
 }
 
 // body reads the request's JSON. Names that are not known are ignored, as Dynamo does.
@@ -148,6 +154,7 @@ func badRequest(text string) error { return status.Error(codes.InvalidArgument, 
 func (x *exchange) call(method string, in, out proto.Message) error {
 	ctx, err := x.d.caller.Admit(x.ctx, method)
 	if err != nil {
+		x.isTold = true
 		return err
 	}
 	message, err := proto.Marshal(in)
@@ -156,6 +163,7 @@ func (x *exchange) call(method string, in, out proto.Message) error {
 	}
 	reply, err := x.d.caller.Call(ctx, method, message, nil)
 	if err != nil {
+		x.isTold = true
 		return err
 	}
 	return proto.Unmarshal(reply, out)
