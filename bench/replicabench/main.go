@@ -182,8 +182,7 @@ func (w *world) play() error {
 		name      string
 		done, due float64
 	}{
-		// Some of what is drawn to be stored is there already.
-		{"blocks reported", float64(w.blocks.Load()), 0.9 * float64(w.plan.blocks)}, {"decisions", float64(w.decided.Load()), 0.98 * float64(w.plan.decisions)},
+		{"blocks reported", float64(w.blocks.Load()), 0.98 * float64(w.plan.blocks)}, {"decisions", float64(w.decided.Load()), 0.98 * float64(w.plan.decisions)},
 	} {
 		bar := bars.Bar{Name: q.name, Limit: q.due, AtLeast: true, Unit: "a second"}
 		bar.Print([]float64{q.done / took.Seconds()})

@@ -135,8 +135,8 @@ func (w *world) report(ctx context.Context, stop <-chan struct{}, i int) error {
 		b := &kvoraclev1.BlockBatch{}
 		for owed += float64(w.plan.blocks) / float64(w.plan.reporters) * every.Seconds(); owed >= long; owed -= long {
 			x := rng.IntN(prompts)
-			if has[x] {
-				continue
+			for has[x] { // they hold few of all
+				x = rng.IntN(prompts)
 			}
 			held, has[x] = append(held, x), true
 			b.Ops = append(b.Ops, &kvoraclev1.BlockOp{Op: &kvoraclev1.BlockOp_Store{Store: &kvoraclev1.StoreBlocks{
