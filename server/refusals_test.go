@@ -69,20 +69,25 @@ func TestEveryRefusalIsCountedAndNamed(t *testing.T) {
 	}
 }
 
+// knownApart are four workers of which as many different things are known.
+var knownApart = [][2]string{
+	{"RB fresh e1 s1 +[A AB]", "ack s1 fresh held=2 stored=2"},
+	{"RB warming e1 s7 +[A]", "ack s6 warming held=0 ignored=1\nrefused op 0: awaiting_snapshot"},
+	{"RB stale e1 s1 +[A]", "ack s1 fresh held=1 stored=1"},
+	{"RB stale s3 +[X]", "ack s1 stale held=1 gaps=1\nresync gap expected=2 received=3"},
+	{"register silent", "ok"},
+	{"RL fresh run=1", "applied=1 ignored=0 in_flight=1 booked=0"},
+	{"RL silent run=0", "applied=1 ignored=0 in_flight=0 booked=0"},
+}
+
 // TestConfidenceIsSaidEverywhere: what is known of a target's blocks and load is in the answer, in every candidate's row, in
 // the list of workers and in the metrics, and all four agree.
 func TestConfidenceIsSaidEverywhere(t *testing.T) {
 	s := up(t, Config{})
 	run := script.New(s.conn)
 	defer run.Close()
+	says(t, run, knownApart)
 	says(t, run, [][2]string{
-		{"RB fresh e1 s1 +[A AB]", "ack s1 fresh held=2 stored=2"},
-		{"RB warming e1 s7 +[A]", "ack s6 warming held=0 ignored=1\nrefused op 0: awaiting_snapshot"},
-		{"RB stale e1 s1 +[A]", "ack s1 fresh held=1 stored=1"},
-		{"RB stale s3 +[X]", "ack s1 stale held=1 gaps=1\nresync gap expected=2 received=3"},
-		{"register silent", "ok"},
-		{"RL fresh run=1", "applied=1 ignored=0 in_flight=1 booked=0"},
-		{"RL silent run=0", "applied=1 ignored=0 in_flight=0 booked=0"},
 		{"ov AB", "fresh=2 silent=0:silent stale=1:stale warming=0:warming"},
 		{
 			"list", "fresh e1 ready r0:fresh,s1,held=2,in_flight=1\nsilent e0 ready r0:silent,s0,held=0,in_flight=0\n" +
@@ -172,14 +177,8 @@ func TestAlternativesSayWhatIsKnownOfThem(t *testing.T) {
 	s := up(t, Config{MaxBlocks: 5})
 	run := script.New(s.conn)
 	defer run.Close()
+	says(t, run, knownApart)
 	says(t, run, [][2]string{
-		{"RB fresh e1 s1 +[A AB]", "ack s1 fresh held=2 stored=2"},
-		{"RB warming e1 s7 +[A]", "ack s6 warming held=0 ignored=1\nrefused op 0: awaiting_snapshot"},
-		{"RB stale e1 s1 +[A]", "ack s1 fresh held=1 stored=1"},
-		{"RB stale s3 +[X]", "ack s1 stale held=1 gaps=1\nresync gap expected=2 received=3"},
-		{"register silent", "ok"},
-		{"RL fresh run=1", "applied=1 ignored=0 in_flight=1 booked=0"},
-		{"RL silent run=0", "applied=1 ignored=0 in_flight=0 booked=0"},
 		{"RT AB else=3 id=q", "-> fresh(2) least_cost\nelse stale(1):stale,imputed\nelse silent(0):silent,reported\nelse warming(0):warming,imputed"},
 		{"RT AB else=3 id=q as=r1", "-> fresh(2) least_cost repeated\nelse stale(1):stale,imputed\nelse silent(0):silent,reported\nelse warming(0):warming,imputed"},
 		{"RT AB else=1 id=q as=r2", "-> fresh(2) least_cost repeated\nelse stale(1):stale,imputed\nelse silent(0):silent,reported\nelse warming(0):warming,imputed"},

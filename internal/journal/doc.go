@@ -4,14 +4,10 @@
 // log is here: the same server, of the same code, that nobody else can reach.
 //
 // Invariants:
-//
 //   - it listens nowhere: no port, no socket, no cluster, no monitoring; InProcessConn is the only way in;
-//
 //   - what it has acknowledged was written to the file (by write, not only to a buffer), so it outlives the process however that
 //     ends. It outlives the machine from Config.SyncEvery on, or when the system writes it, if that is sooner;
-//
-//   - its files are bounded by Config.MaxBytes and what NATS keeps beside a stream.
-//
+//   - its files are bounded by Config.MaxBytes and what NATS keeps beside a stream;
 //   - after a write that failed, as on a full disk, it is there again by itself when there is room, with all it had acknowledged;
 //     until then it acknowledges nothing.
 //

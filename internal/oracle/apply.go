@@ -80,7 +80,8 @@ func (s *BlockSession) apply(l *index.Ledger, n *edge.Translator, isCut *bool, s
 // evicted notes blocks that are no longer held.
 func (s *BlockSession) evicted(ids []block.ID, tier fleet.Tier) {
 	o := s.f.o
-	o.evicted(s.f, ids, tier, s.identity.BlockSize, s.heardAt)
+	s.marks = appendMarked(s.marks[:0], ids, s.identity.BlockSize)
+	o.evicted(s.f, s.marks, tier, s.heardAt)
 	if tier == fleet.Device {
 		o.guesses.evicted(s.f.target, ids)
 	}

@@ -17,6 +17,7 @@ type BlockSession struct {
 	cause    *Error       // why it was kicked; set before kicked is closed
 	resyncs  chan *Resync // asked for from outside the stream (an operator)
 	scratch  []block.ID
+	marks    []uint64 // likewise
 	roots    []uint64 // parents that stand for a prompt's start
 	heardAt  float64  // of the message being applied, in Oracle.seconds
 	doubtful bool     // see Doubt

@@ -82,9 +82,10 @@ func (o *Oracle) relearnAll(now time.Time) {
 	if !o.learn.Publish() && !o.reuse.isAged.Load() {
 		return
 	}
+	at := o.seconds(now)
 	for _, w := range o.fleet.View().Workers() {
 		for _, id := range w.Targets {
-			o.retake(id, o.seconds(now))
+			o.retake(id, at)
 		}
 	}
 }
@@ -166,5 +167,5 @@ func (o *Oracle) learnWhole(b *load.Booking, m *remembered, took time.Duration, 
 
 // seconds is a moment on the clock of what learns, which goes on evenly though somebody sets the machine's.
 func (o *Oracle) seconds(now time.Time) float64 {
-	return float64(o.born.Add(now.Sub(o.born)).UnixNano()) * 1e-9
+	return float64(o.born.UnixNano()+int64(now.Sub(o.born))) * 1e-9
 }

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 )
 
@@ -83,15 +82,11 @@ func (u *reuse) use(ids []uint64, now float64) {
 	}
 }
 
-// age is how long ago blocks were used last, in the mean of the n that are known, in seconds. One of every so many is in the
-// sample.
-func (u *reuse) age(ids []block.ID, every uint64, now float64) (age float64, n int) {
+// age is how long ago sampled blocks were used last, in the mean of the n that are known, in seconds.
+func (u *reuse) age(ids []uint64, now float64) (age float64, n int) {
 	sum, tick := 0.0, ticks(now)
 	for _, id := range ids {
-		if uint64(id)%every != 0 {
-			continue
-		}
-		slot, name := u.at(uint64(id))
+		slot, name := u.at(id)
 		if slot == nil {
 			break
 		}
@@ -134,9 +129,9 @@ func ageStep(age float64) int {
 	return min(int(agesPerOctave*math.Log2(age*usedTicks)), ageSteps-1)
 }
 
-// evicted notes blocks that a target has given up, and when they were used last. Blocks that it keeps in a farther tier are not
-// computed again.
-func (o *Oracle) evicted(f *feed, ids []block.ID, tier fleet.Tier, size int, now float64) {
+// evicted notes sampled blocks that a target has given up, and when they were used last. Blocks that it keeps in a farther tier
+// are not computed again.
+func (o *Oracle) evicted(f *feed, ids []uint64, tier fleet.Tier, now float64) {
 	if f.ledger == nil {
 		return
 	}
@@ -145,7 +140,7 @@ func (o *Oracle) evicted(f *feed, ids []block.ID, tier fleet.Tier, size int, now
 			return
 		}
 	}
-	age, n := o.reuse.age(ids, markStep(size), now)
+	age, n := o.reuse.age(ids, now)
 	if n == 0 {
 		return
 	}

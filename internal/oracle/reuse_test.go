@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/policy"
 )
@@ -53,14 +52,14 @@ func TestReuseIsWhatWasCounted(t *testing.T) {
 		u.use([]uint64{id}, now)
 		if r.IntN(50) == 0 {
 			check()
-			of := []block.ID{block.ID(ids[r.IntN(len(ids))]), block.ID(ids[0])}
+			of := []uint64{ids[r.IntN(len(ids))], ids[0]}
 			want, n := 0.0, 0
 			for _, id := range of {
-				if at, ok := last[uint64(id)]; ok {
+				if at, ok := last[id]; ok {
 					want, n = want+now+1-at, n+1
 				}
 			}
-			if got, known := u.age(of, 1, now+1); known != n || n > 0 && math.Abs(got-want/float64(n)) > 1e-6 {
+			if got, known := u.age(of, now+1); known != n || n > 0 && math.Abs(got-want/float64(n)) > 1e-6 {
 				t.Fatalf("used %v s ago in the mean of %d; want %v over %d", got, known, want, n)
 			}
 		}

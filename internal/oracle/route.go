@@ -343,26 +343,31 @@ func note(c *candidate, s *policy.Score) load.Note {
 const markEvery = 512
 
 // markStep is of how many blocks of a size one is marked.
-func markStep(size int) uint64 { return uint64(max(markEvery/size, 1)) }
+func markStep(size int) int { return max(markEvery/size, 1) }
 
-// mark samples the blocks of a prompt by their ids.
+// mark samples the blocks of a prompt.
 func (w *work) mark(p *promptAt) load.Marks {
-	every := markStep(p.size)
-	w.marks = w.marks[:0]
+	w.marks = appendMarked(w.marks[:0], p.chain, p.size)
+	return load.Marks{Blocks: w.marks, Tokens: markStep(p.size) * p.size, Covered: len(p.chain) * p.size}
+}
+
+// appendMarked appends those of a list of blocks of a size that are marked, which their ids say.
+func appendMarked(to []uint64, ids []block.ID, size int) []uint64 {
+	every := uint64(markStep(size))
 	if every&(every-1) == 0 { // as of nearly all block sizes: a division costs as much as hashing the block
-		for _, id := range p.chain {
+		for _, id := range ids {
 			if uint64(id)&(every-1) == 0 {
-				w.marks = append(w.marks, uint64(id))
+				to = append(to, uint64(id))
 			}
 		}
-	} else {
-		for _, id := range p.chain {
-			if uint64(id)%every == 0 {
-				w.marks = append(w.marks, uint64(id))
-			}
+		return to
+	}
+	for _, id := range ids {
+		if uint64(id)%every == 0 {
+			to = append(to, uint64(id))
 		}
 	}
-	return load.Marks{Blocks: w.marks, Tokens: int(every) * p.size, Covered: len(p.chain) * p.size}
+	return to
 }
 
 // head names the first headTokens of a prompt, or as many of them as are full blocks; 0: not one is.

@@ -24,7 +24,7 @@ func (d *Pick) rank(t *Table, least float64) {
 			})
 		}
 	case len(d.pos) == 0 && len(d.sizes) == 1:
-		d.spread(t, least, len(d.Top))
+		d.spread(t, least)
 	default:
 		d.rankTied(t, least)
 	}
@@ -76,8 +76,8 @@ func sift(top []Picked) {
 
 // spread is rankTied where all hold alike: the session's own is first, then who has the fewest in flight, then who was
 // chosen least recently.
-func (d *Pick) spread(t *Table, least float64, keep int) {
-	session := -1
+func (d *Pick) spread(t *Table, least float64) {
+	keep, session := len(d.Top), -1
 	if t.HasSession {
 		if i, ok := slices.BinarySearch(t.Members, t.Session); ok && d.costs[i]-least <= TieBand {
 			session = i

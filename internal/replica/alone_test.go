@@ -146,12 +146,8 @@ func TestALifeBeginsWhereTheLogEnds(t *testing.T) {
 				e.again()
 			case 2:
 				e.snapshot()
-			case 3: // the engine starts again, with an empty cache
-				e.cut()
-				e.life, e.seq, e.sent, e.order = e.life+1, 0, nil, nil
-				clear(e.parent)
-				clear(e.kids)
-				e.connect(l.peer)
+			case 3:
+				e.restart(l.peer)
 			case 4:
 				isDrained = !isDrained
 				a := Undrain

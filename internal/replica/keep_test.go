@@ -176,12 +176,8 @@ func TestCopiesAndStorms(t *testing.T) {
 				e.connect(peers[rng.IntN(3)])
 			case 2:
 				e.snapshot()
-			case 3: // the engine starts again, with an empty cache
-				e.cut()
-				e.life, e.seq, e.sent, e.order = e.life+1, 0, nil, nil
-				clear(e.parent)
-				clear(e.kids)
-				e.connect(e.p)
+			case 3:
+				e.restart(e.p)
 			case 4:
 				is := rng.IntN(2) == 0
 				a := Undrain

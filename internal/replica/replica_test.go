@@ -285,6 +285,16 @@ func newEngine(t *testing.T, worker string, seed uint64) *engine {
 	}
 }
 
+// restart begins another life of the engine, with an empty cache, at a replica.
+func (e *engine) restart(p *peer) {
+	e.t.Helper()
+	e.cut()
+	e.life, e.seq, e.sent, e.order = e.life+1, 0, nil, nil
+	clear(e.parent)
+	clear(e.kids)
+	e.connect(p)
+}
+
 func (e *engine) hello() *kvoraclev1.BlocksHello {
 	return &kvoraclev1.BlocksHello{
 		Worker:      &kvoraclev1.WorkerSpec{WorkerId: e.worker, Address: e.worker + ":8000", Model: "m", BlockSize: 16},

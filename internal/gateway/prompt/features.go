@@ -69,15 +69,8 @@ func (s *scan) features() error {
 		s.mediaErr = errFeatures
 		return s.skip()
 	}
-	if err := s.step(); err != nil {
-		return err
-	}
-	for s.dec.PeekKind() != '}' {
-		name, err := s.dec.ReadValue()
-		if err != nil {
-			return ErrSyntax
-		}
-		switch unquoted(name) {
+	return s.members(func(name string) (err error) {
+		switch name {
 		case "mm_hashes":
 			s.media.Hashes, err = read[string](s)
 		case "mm_placeholders":
@@ -85,14 +78,11 @@ func (s *scan) features() error {
 		default:
 			err = s.skip()
 		}
-		switch {
-		case errors.Is(err, errFeatures):
-			s.mediaErr = err
-		case err != nil:
-			return err
+		if errors.Is(err, errFeatures) {
+			s.mediaErr, err = err, nil
 		}
-	}
-	return s.step()
+		return err
+	})
 }
 
 // read reads a small value.

@@ -134,6 +134,14 @@ func (s *scan) all() error {
 		s.shape = fmt.Errorf("%w: want an object", ErrShape)
 		return s.end()
 	}
+	if err := s.members(s.member); err != nil {
+		return err
+	}
+	return s.end()
+}
+
+// members reads an object; f reads each value.
+func (s *scan) members(f func(name string) error) error {
 	if err := s.step(); err != nil {
 		return err
 	}
@@ -142,14 +150,11 @@ func (s *scan) all() error {
 		if err != nil {
 			return ErrSyntax
 		}
-		if err := s.member(unquoted(name)); err != nil {
+		if err := f(unquoted(name)); err != nil {
 			return err
 		}
 	}
-	if err := s.step(); err != nil {
-		return err
-	}
-	return s.end()
+	return s.step()
 }
 
 // end must be the body's.
