@@ -1,6 +1,7 @@
 """The client for asyncio."""
 
 import asyncio
+import time
 
 import grpc
 from kvoracle.v1 import fleet_pb2, progress_pb2, route_pb2
@@ -67,12 +68,16 @@ class AsyncClient(Steps):
         self._wake.set()
 
     async def _run(self):
+        due = time.monotonic() + self._every  # of the next list, however much there is to be said
         while not self._closing:
             try:
-                await asyncio.wait_for(self._wake.wait(), self._every)
+                await asyncio.wait_for(self._wake.wait(), max(0, due - time.monotonic()))
             except asyncio.TimeoutError:
-                await self.refresh()
+                pass
             self._wake.clear()
             if not await self.flush():
                 await asyncio.sleep(min(self._every, 0.5))  # it is away: not at once again
-                await self.refresh()
+            elif time.monotonic() < due:
+                continue
+            await self.refresh()
+            due = time.monotonic() + self._every

@@ -22,6 +22,9 @@ _SILENT = {
 }
 
 
+# Roles that do one phase alone. An aggregated worker does each, and nobody else does both.
+_ROLES = {route_pb2.PHASE_PREFILL: common_pb2.ROLE_PREFILL, route_pb2.PHASE_DECODE: common_pb2.ROLE_DECODE}
+
 # Reasons that are the oracle's word all the same: whoever is left would refuse the request too.
 _WORDS = b"NO_ELIGIBLE_WORKER", b"QUEUE_FULL", b"QUEUE_TIMEOUT"
 
@@ -36,7 +39,7 @@ class Decision:
     decision_id: str = ""  # empty: the oracle knows nothing of it
     matched_tokens: int = 0
     fallback: str = ""  # why the client chose by itself; empty: the oracle chose
-    response: route_pb2.RouteResponse | None = None
+    response: route_pb2.RouteResponse | None = None  # the oracle's; of the client's own choice, its targets
     ended: bool = False
 
 
@@ -109,24 +112,40 @@ class Core:
         code = error.code()
         if code not in _SILENT or any(word in _details(error) for word in _WORDS):
             raise error
-        denied, allowed = set(fields.get("denied_workers", ())), fields.get("allowed_workers")
+        asked = route_pb2.RouteRequest(model=model, **fields)
         with self._lock:
-            targets = [
-                (w.spec.worker_id, r.dp_rank, w.spec.address)
-                for w in self._workers
-                if w.spec.model == model and w.state == fleet_pb2.WORKER_STATE_READY
-                and w.spec.worker_id not in denied and (not allowed or w.spec.worker_id in allowed)
-                for r in (w.ranks or [fleet_pb2.RankStatus()])
-            ]
+            targets, prefill = self._targets(asked, asked.phase), None
+            if not targets and asked.phase == route_pb2.PHASE_BOTH:  # a fleet where nobody does both
+                starts = self._targets(asked, route_pb2.PHASE_PREFILL)
+                targets = self._targets(asked, route_pb2.PHASE_DECODE) if starts else []
+                prefill = self._least(starts) if targets else None
             if not targets:
                 raise error
-            self._turn += 1
-            at = self._turn % len(targets)
-            targets = targets[at:] + targets[:at]  # equal ones take turns
-            worker, rank, address = min(targets, key=lambda t: self._booked[t[:2]])
-            self._booked[worker, rank] += 1
+            t = self._least(targets)
+            self._booked[t.worker_id, t.dp_rank] += 1
             self.fallbacks += 1
-        return Decision(worker, rank, address, fallback=code.name)
+        response = route_pb2.RouteResponse(target=t, prefill_target=prefill)
+        return Decision(t.worker_id, t.dp_rank, t.address, fallback=code.name, response=response)
+
+    def _targets(self, asked, phase):
+        """The last known targets that may take a request in a phase."""
+        denied, allowed = set(asked.denied_workers), set(asked.allowed_workers)
+        roles = {common_pb2.ROLE_UNSPECIFIED, common_pb2.ROLE_AGGREGATED, _ROLES.get(phase)}
+        return [
+            common_pb2.Target(worker_id=spec.worker_id, dp_rank=r.dp_rank, address=spec.address)
+            for w in self._workers if w.state == fleet_pb2.WORKER_STATE_READY
+            for spec in (w.spec,)
+            if spec.model == asked.model and (not spec.roles or roles & set(spec.roles))
+            and spec.worker_id not in denied and (not allowed or spec.worker_id in allowed)
+            and all(spec.labels.get(k) == v for k, v in asked.required_labels.items())
+            for r in (w.ranks or [fleet_pb2.RankStatus()])
+        ]
+
+    def _least(self, targets):
+        """The one with the fewest of our own requests; equal ones take turns."""
+        self._turn += 1
+        at = self._turn % len(targets)
+        return min(targets[at:] + targets[:at], key=lambda t: self._booked[t.worker_id, t.dp_rank])
 
     def tell(self, decision, end=False, **step):
         with self._lock:

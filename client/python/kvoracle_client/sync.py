@@ -1,6 +1,7 @@
 """The client for threads."""
 
 import threading
+import time
 
 import grpc
 from kvoracle.v1 import fleet_pb2, progress_pb2, route_pb2
@@ -75,12 +76,13 @@ class Client(Steps):
         self._wake.set()
 
     def _run(self):
+        due = time.monotonic() + self._every  # of the next list, however much there is to be said
         while not self._closing:
-            if not self._wake.wait(self._every):
-                self.refresh()
-                self.flush()
-                continue
+            self._wake.wait(max(0, due - time.monotonic()))
             self._wake.clear()
             if not self.flush():
                 threading.Event().wait(min(self._every, 0.5))  # it is away: not at once again
-                self.refresh()
+            elif time.monotonic() < due:
+                continue
+            self.refresh()
+            due = time.monotonic() + self._every

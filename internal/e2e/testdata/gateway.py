@@ -90,14 +90,46 @@ async def alife(oracle):
     check("async: said", await oracle.flush(timeout=SLOW), True)
 
 
+async def check_lists_while_busy(address, fleet):
+    """A client that always has something to say hears of new workers all the same."""
+
+    def register(name):
+        spec = common_pb2.WorkerSpec(worker_id=name, address=f"{name}:8000", model="late", block_size=16)
+        fleet.RegisterWorker(fleet_pb2.RegisterWorkerRequest(spec=spec), timeout=SLOW)
+
+    async def hears(oracle, d, name):
+        for _ in range(6000):  # some 30 s
+            oracle.generating(d, 1)
+            if any(w.spec.worker_id == name for w in oracle.core._workers):
+                return True
+            await asyncio.sleep(0.005)
+        return False
+
+    with Client(address, deadline=SLOW, fleet_seconds=0.5) as oracle:
+        d = oracle.route("demo", TOKENS)
+        register("c")
+        check("sync: hears of a worker while it speaks", await hears(oracle, d, "c"), True)
+        oracle.finished(d)
+    async with AsyncClient(address, deadline=SLOW, fleet_seconds=0.5) as oracle:
+        d = await oracle.route("demo", TOKENS)
+        register("d")
+        check("async: hears of a worker while it speaks", await hears(oracle, d, "d"), True)
+        oracle.finished(d)
+
+
 async def main(address):
     check_packing()
     channel = grpc.insecure_channel(address)
     fleet = fleet_pb2_grpc.FleetServiceStub(channel)
-    for name in ("a", "b"):
-        spec = common_pb2.WorkerSpec(worker_id=name, address=f"{name}:8000", model="demo", block_size=16)
+    for name, more in {
+        "a": {"model": "demo", "labels": {"zone": "x"}}, "b": {"model": "demo", "labels": {"zone": "y"}},
+        "p": {"model": "demo", "roles": [common_pb2.ROLE_PREFILL]},
+        "q": {"model": "split", "roles": [common_pb2.ROLE_PREFILL]}, "r": {"model": "split", "roles": [common_pb2.ROLE_DECODE]},
+    }.items():
+        spec = common_pb2.WorkerSpec(worker_id=name, address=f"{name}:8000", block_size=16, **more)
         fleet.RegisterWorker(fleet_pb2.RegisterWorkerRequest(spec=spec), timeout=SLOW)
 
+    await check_lists_while_busy(address, fleet)
     oracle = Client(address, deadline=SLOW)
     check("sync: listed", oracle.refresh(timeout=SLOW), True)
     async with AsyncClient(address, deadline=SLOW) as aoracle:
@@ -119,6 +151,11 @@ async def main(address):
         check("sync, alone: chosen by", {d.fallback for d in chosen}, {"UNAVAILABLE"})
         check("sync, alone: spread", sorted(d.worker_id for d in chosen), ["a"] * 5 + ["b"] * 5)
         check("sync, alone: denied", oracle.route("demo", TOKENS, denied_workers=["a"]).worker_id, "b")
+        check("sync, alone: label", {oracle.route("demo", TOKENS, required_labels={"zone": "x"}).worker_id for _ in range(4)}, {"a"})
+        check("sync, alone: to prefill", oracle.route("demo", TOKENS, phase="PHASE_PREFILL", denied_workers=["a", "b"]).worker_id, "p")
+        both = oracle.route("split", TOKENS, phase="PHASE_BOTH")
+        check("sync, alone: in two phases", (both.response.prefill_target.address, both.address), ("q:8000", "r:8000"))
+        check("sync, alone: nobody does both", refused(lambda: oracle.route("split", TOKENS)), grpc.StatusCode.UNAVAILABLE)
         check("sync, alone: unknown model", refused(lambda: oracle.route("other", TOKENS)), grpc.StatusCode.UNAVAILABLE)
         for d in chosen:
             oracle.finished(d)
