@@ -106,10 +106,10 @@ core.register_task(function()
 end)
 
 -- usage is what the engine has counted, if it says so, as a Finished event.
-local function usage(tail)
+local function usage(text)
     local out = {}
     local function count(field, a, b)
-        local n = tail:match('"' .. a .. '":%s*(%d+)') or tail:match('"' .. b .. '":%s*(%d+)')
+        local n = text:match('"' .. a .. '":%s*(%d+)') or text:match('"' .. b .. '":%s*(%d+)')
         out[#out + 1] = n and '"' .. field .. '":' .. n
     end
     count("output_tokens", "completion_tokens", "output_tokens")
@@ -123,7 +123,7 @@ local Watch = { id = "kvoracle", flags = filter.FLT_CFG_FL_HTX }
 Watch.__index = Watch
 
 function Watch:new()
-    return setmetatable({ tail = "" }, Watch)
+    return setmetatable({ tail = "", usage = "" }, Watch)
 end
 
 function Watch:http_headers(txn, msg)
@@ -149,7 +149,11 @@ function Watch:http_payload(_, msg)
             self.has_begun = true
             tell(self.decision, '"first_token":{}')
         end
-        self.tail = (self.tail .. piece):sub(-4096)
+        -- What the engine has counted is mostly at the end, but logprobs and token ids that were asked for come after it.
+        local all = self.tail .. piece
+        local at = all:match('.*()"usage": ?{')
+        self.usage = at and all:sub(at, at + 4095) or self.usage
+        self.tail = all:sub(-4096)
     end
 end
 
@@ -163,7 +167,8 @@ end
 
 function Watch:http_end(_, msg)
     if msg.channel:is_resp() then
-        self:finish(self.status < 500 and usage(self.tail) or '"failed":{}')
+        -- What an engine refuses has left nothing in its cache.
+        self:finish(self.status < 300 and usage(self.usage) or self.status < 500 and '"cancelled":{}' or '"failed":{}')
     end
 end
 

@@ -63,9 +63,15 @@ function next(r) {
     r.internalRedirect('@worker');
 }
 
-// watch lets the answer pass, and keeps its end.
+// watch lets the answer pass, and keeps what the engine has counted: mostly at its end, but logprobs and token ids that were asked
+// for come after it.
 function watch(r, data, flags) {
-    r.variables.kvoracle_tail = ((r.variables.kvoracle_tail || '') + data).slice(-4096);
+    const all = (r.variables.kvoracle_tail || '') + data;
+    const at = Math.max(all.lastIndexOf('"usage":{'), all.lastIndexOf('"usage": {'));
+    if (at >= 0) {
+        r.variables.kvoracle_usage = all.slice(at, at + 4096);
+    }
+    r.variables.kvoracle_tail = all.slice(-4096);
     r.sendBuffer(data, flags);
 }
 
@@ -82,18 +88,18 @@ function events(r) {
     const status = Number(r.variables.status);
     if (!choice || status >= 500) {
         out.push({decision_id: id, failed: {}});
-    } else if (r.variables.request_completion !== 'OK') {
+    } else if (status >= 300 || r.variables.request_completion !== 'OK') { // refused, or left: nothing is cached
         out.push({decision_id: id, cancelled: {}});
     } else {
-        out.push({decision_id: id, finished: usage(r.variables.kvoracle_tail || '')});
+        out.push({decision_id: id, finished: usage(r.variables.kvoracle_usage || '')});
     }
     return JSON.stringify({events: out});
 }
 
 // usage is what the engine has counted, if it says so.
-function usage(tail) {
+function usage(text) {
     const number = (name) => {
-        const found = tail.match(new RegExp(`"${name}":\\s*(\\d+)`));
+        const found = text.match(new RegExp(`"${name}":\\s*(\\d+)`));
         return found ? Number(found[1]) : undefined;
     };
     return {

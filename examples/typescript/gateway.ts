@@ -93,9 +93,9 @@ async function flush(): Promise<void> {
   }
 }
 
-function usage(tail: string): object {
+function usage(text: string): object {
   const count = (name: string) => {
-    const found = tail.match(new RegExp(`"${name}":\\s*(\\d+)`));
+    const found = text.match(new RegExp(`"${name}":\\s*(\\d+)`));
     return found ? Number(found[1]) : undefined;
   };
   return {output_tokens: count('completion_tokens'), prompt_tokens: count('prompt_tokens'), cached_tokens: count('cached_tokens')};
@@ -149,14 +149,19 @@ async function handle(req: http.IncomingMessage, res: http.ServerResponse): Prom
       const answer = await send(target, req, res, body);
       tell(decision, {dispatched: {target: {worker_id: target.worker_id, dp_rank: target.dp_rank}}});
       res.writeHead(answer.statusCode ?? 502, answer.headers);
-      let tail = '';
+      let tail = '', counted = '';
       for await (const piece of answer) {
         if (tail === '') tell(decision, {first_token: {}});
-        tail = (tail + piece).slice(-4096);
+        // What the engine has counted is mostly at the end, but logprobs and token ids that were asked for come after it.
+        tail += piece;
+        const at = Math.max(tail.lastIndexOf('"usage":{'), tail.lastIndexOf('"usage": {'));
+        if (at >= 0) counted = tail.slice(at, at + 4096);
+        tail = tail.slice(-4096);
         if (!res.write(piece) && !res.closed) await drained(res);
       }
       res.end();
-      if ((answer.statusCode ?? 502) < 500) end = {finished: usage(tail)};
+      const status = answer.statusCode ?? 502;
+      if (status < 500) end = status < 300 ? {finished: usage(counted)} : {cancelled: {}}; // refused: nothing is cached
       break;
     } catch {
       if (res.headersSent) break; // it has begun to answer: nobody else can go on from there

@@ -131,7 +131,9 @@ func (e *engine) chat(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Engine", e.address)
 	if !q.Stream {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, `{"choices":[{"message":{"content":%q}}],"usage":%s}`, strings.Repeat("x ", q.MaxTokens), usage)
+		// As of vLLM where a prompt's logprobs are asked for: much comes after what it has counted.
+		_, _ = fmt.Fprintf(w, `{"choices":[{"message":{"content":%q}}],"usage":%s,"prompt_logprobs":[%snull]}`,
+			strings.Repeat("x ", q.MaxTokens), usage, strings.Repeat("null,", 2000))
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -230,6 +230,13 @@ func TestProxiesRefuse(t *testing.T) {
 		if code, _, _, err := whole(post(t.Context(), s.url, strings.NewReader("not JSON"))); err != nil || code != 400 {
 			t.Errorf("no JSON: %d %v, want the engine's 400", code, err)
 		}
+		refused := strings.NewReader(`{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":"many"}`)
+		if code, _, _, err := whole(post(t.Context(), s.url, refused)); err != nil || code != 400 {
+			t.Errorf("a number that is none: %d %v, want the engine's 400", code, err)
+		}
+		s.until("what the engine has refused is told as such", func() bool {
+			return s.metric("kvoracle_progress_events_total", `step="cancelled"`, `outcome="applied"`) == 1
+		})
 		unknown := strings.NewReader(`{"model":"other","messages":[{"role":"user","content":"x"}],"max_tokens":1}`)
 		if code, _, _, err := whole(post(t.Context(), s.url, unknown)); err != nil || code != 200 {
 			t.Errorf("a model that nobody has registered: %d %v", code, err)

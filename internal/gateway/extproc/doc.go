@@ -52,5 +52,5 @@
 // by a timer; exchange.mu keeps them apart. life.mu is taken inside it, and the oracle's locks inside that. Lives are found by
 // observers in Service.lives, whose lock is a leaf.
 //
-// Memory of a stream: the pieces of its body, until it is answered; the last 4 KiB of a response that is seen.
+// Memory of a stream: the pieces of its body, until it is answered; of a response that is seen, a usage that has begun, 4 KiB at most.
 package extproc

@@ -261,6 +261,10 @@ func TestUsage(t *testing.T) {
 		{"cut off", `{"usage":{"prompt_tokens":10,`, usage{cached: -1}, false},
 		{"absurd", `{"usage":{"prompt_tokens":-5,"completion_tokens":-3,"prompt_tokens_details":{"cached_tokens":-1}}}`, usage{0, 0, 0}, true},
 		{"no numbers", `{"usage":{"prompt_tokens":"x"}}`, usage{cached: -1}, false},
+		{"before more", long + `{"usage":{"prompt_tokens":9,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":8}},"prompt_logprobs":"` + long + `"}`, usage{9, 5, 8}, true},
+		{"often", `{"usage":{"prompt_tokens":9,"completion_tokens":1}}` + strings.Repeat("{\"usage\": null}{\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4,\"x\":{\"}\":\"\\\\\\\"}\"}}}", 100), usage{9, 4, -1}, true},
+		{"within another", `{"usage":{"x":{"usage":{"prompt_tokens":1}},"prompt_tokens":9,"completion_tokens":5}}`, usage{9, 5, -1}, true},
+		{"too long", `{"usage":{"prompt_tokens":9,"x":"` + strings.Repeat("x", longestUsage) + `"}}`, usage{cached: -1}, false},
 	} {
 		for _, n := range []int{1, 7, 4096, 1 << 20} {
 			var r usageReader
@@ -271,8 +275,8 @@ func TestUsage(t *testing.T) {
 			if found != tt.found || got != tt.want {
 				t.Errorf("%s, by %d: %+v, %v; want %+v, %v", tt.name, n, got, found, tt.want, tt.found)
 			}
-			if len(r.head) > keptUsage || len(r.tail) > keptUsage {
-				t.Errorf("%s: %d and %d bytes are kept", tt.name, len(r.head), len(r.tail))
+			if cap(r.begun) > 2*longestUsage {
+				t.Errorf("%s: %d bytes are kept", tt.name, cap(r.begun))
 			}
 		}
 	}

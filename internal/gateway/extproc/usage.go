@@ -5,29 +5,95 @@ import (
 	"encoding/json"
 )
 
-// keptUsage is how much of a response's beginning and end is kept to find its usage in: engines put it there.
-const keptUsage = 4 << 10
+// longestUsage is the most of an object that is read as usage, in bytes.
+const longestUsage = 4 << 10
 
-// usageReader keeps the beginning and the end of a response.
+// usageReader finds what was counted, wherever in a response it stands, and keeps that alone: engines put it at the end, but
+// what a request asks for besides (logprobs of its prompt, its token ids) comes after it, and is longer than any answer.
 type usageReader struct {
-	head, tail []byte
+	first, last engineUsage
+	found       int    // how many there were
+	begun       []byte // what may become the next: a part of its name, or of its object
 }
+
+// usageName stands before each. Inside of generated text its quotes would have backslashes.
+var usageName = []byte(`"usage":`)
 
 // add takes the next piece.
 func (r *usageReader) add(b []byte) {
-	if room := keptUsage - len(r.head); room > 0 {
-		n := min(room, len(b))
-		r.head = append(r.head, b[:n]...)
-		b = b[n:]
+	if len(r.begun) > 0 {
+		b = append(r.begun, b...)
+		r.begun = nil
 	}
-	if len(b) >= keptUsage {
-		r.tail = append(r.tail[:0], b[len(b)-keptUsage:]...)
+	for {
+		i := bytes.Index(b, usageName)
+		if i < 0 {
+			r.keep(b[len(b)-tailOf(b, usageName):])
+			return
+		}
+		object := bytes.TrimPrefix(b[i+len(usageName):], []byte(" "))
+		isObject := len(object) > 0 && object[0] == '{'
+		n := 0
+		if isObject {
+			n = objectIn(object)
+		}
+		switch {
+		case len(object) == 0, isObject && n == 0 && len(object) < longestUsage:
+			r.keep(b[i:]) // the rest comes later
+			return
+		case n > 0:
+			r.note(object[:n])
+		}
+		b = object[n:]
+	}
+}
+
+func (r *usageReader) keep(b []byte) {
+	if len(b) > 0 {
+		r.begun = bytes.Clone(b) // and not what lies around it
+	}
+}
+
+func (r *usageReader) note(object []byte) {
+	var e engineUsage
+	if json.Unmarshal(object, &e) != nil {
 		return
 	}
-	if over := len(r.tail) + len(b) - keptUsage; over > 0 {
-		r.tail = r.tail[:copy(r.tail, r.tail[over:])]
+	if r.found++; r.found == 1 {
+		r.first = e
 	}
-	r.tail = append(r.tail, b...)
+	r.last = e
+}
+
+// tailOf is how much of name the end of b may be the beginning of.
+func tailOf(b, name []byte) int {
+	for n := min(len(b), len(name)-1); n > 0; n-- {
+		if bytes.HasPrefix(name, b[len(b)-n:]) {
+			return n
+		}
+	}
+	return 0
+}
+
+// objectIn is the length of the object that b begins with; 0: it ends later, or is longer than usage is.
+func objectIn(b []byte) int {
+	depth, isText := 0, false
+	for i := 0; i < min(len(b), longestUsage); i++ {
+		switch c := b[i]; {
+		case isText && c == '\\':
+			i++
+		case c == '"':
+			isText = !isText
+		case isText:
+		case c == '{':
+			depth++
+		case c == '}':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return 0
 }
 
 // usage is what an engine counted. cached is negative if it did not say.
@@ -52,18 +118,14 @@ type details struct {
 	Cached *int `json:"cached_tokens"`
 }
 
-// find looks for what was counted. Anthropic's streams tell the prompt at their beginning and the output at their end.
+// find says what was counted. Anthropic's streams tell the prompt at their beginning and the output at their end.
 func (r *usageReader) find() (u usage, ok bool) {
 	u.cached = -1
-	for _, part := range [][]byte{r.head, append(r.head[:len(r.head):len(r.head)], r.tail...)} {
-		e, found := lastUsage(part)
-		if !found {
-			continue
-		}
-		ok = true
-		u.merge(e)
+	if r.found > 0 {
+		u.merge(&r.first)
+		u.merge(&r.last)
 	}
-	return u, ok
+	return u, r.found > 0
 }
 
 func (u *usage) merge(e *engineUsage) {
@@ -83,22 +145,5 @@ func (u *usage) merge(e *engineUsage) {
 			u.cached = max(*e.CacheRead, 0)
 			u.prompt += u.cached + max(e.CacheCreation, 0)
 		}
-	}
-}
-
-// lastUsage finds the last usage that is an object. Inside of generated text its quotes would have backslashes.
-func lastUsage(b []byte) (*engineUsage, bool) {
-	name := []byte(`"usage":`)
-	for {
-		i := bytes.LastIndex(b, name)
-		if i < 0 {
-			return nil, false
-		}
-		var e engineUsage
-		rest := bytes.TrimLeft(b[i+len(name):], " ")
-		if len(rest) > 0 && rest[0] == '{' && json.NewDecoder(bytes.NewReader(rest)).Decode(&e) == nil {
-			return &e, true
-		}
-		b = b[:i]
 	}
 }
