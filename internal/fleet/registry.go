@@ -39,6 +39,14 @@ func (v *View) Worker(name string) *Worker { return v.byName[name] }
 // Model lists the workers of a model ordered by name, or nil. The slice must not be changed.
 func (v *View) Model(model string) []*Worker { return v.byModel[model] }
 
+// OnlyModel is the model of all workers; false: there are several, or none.
+func (v *View) OnlyModel() (model string, ok bool) {
+	for model = range v.byModel {
+		return model, len(v.byModel) == 1
+	}
+	return "", false
+}
+
 // Target tells whose target an id is, or nil.
 func (v *View) Target(id TargetID) *Worker {
 	if int(id) >= len(v.targets) {

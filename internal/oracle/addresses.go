@@ -29,6 +29,9 @@ func (o *Oracle) Addresses(only []string) []string {
 	return out
 }
 
+// OnlyModel is the model of all workers; false: there are several, or none.
+func (o *Oracle) OnlyModel() (model string, ok bool) { return o.fleet.View().OnlyModel() }
+
 // At finds the worker that is reached at a host and port, of a model. O(workers of the model).
 func (o *Oracle) At(model, hostPort string) (worker string, ok bool) {
 	for _, w := range o.fleet.View().Model(model) {

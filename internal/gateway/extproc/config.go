@@ -15,6 +15,8 @@ type Oracle interface {
 	Progress(e *oracle.Event, now time.Time) (oracle.Outcome, error)
 	// Addresses lists where workers are reached that can be chosen; only narrows them unless it is nil.
 	Addresses(only []string) []string
+	// OnlyModel is the model of all workers; false: there are several, or none.
+	OnlyModel() (model string, ok bool)
 	// IsBooked says whether a decision's booking lives.
 	IsBooked(id oracle.DecisionID) bool
 	// At finds the worker of a model that is reached at an address.

@@ -17,6 +17,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/kvoracle/kvoracle/internal/block"
+	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/gateway/prompt"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 )
@@ -226,6 +227,29 @@ func TestHints(t *testing.T) {
 	}
 }
 
+// TestOnlyModel: a request that names no model is for the only one there is, as engines take it. Of several it is nobody's to choose.
+func TestOnlyModel(t *testing.T) {
+	r := start(t, 1, nil)
+	for _, tt := range []struct {
+		body string
+		want Outcome
+	}{{`{"messages":[]}`, Decided}, {`{"model":null,"messages":[]}`, Decided}, {`{"model":"","messages":[]}`, Decided}, {`{"model":7,"messages":[]}`, Unparsed}} {
+		c, _ := r.ask(chatPath, tt.body)
+		if got := next(t, r.picked); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.body, got, tt.want)
+		}
+		c.over()
+	}
+	if _, err := r.o.Register(fleet.Spec{Worker: "x", Address: at(9), Model: "x", BlockSize: blockSize, DPSize: 1}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	c, _ := r.ask(chatPath, `{"messages":[]}`)
+	if got := next(t, r.picked); got != Unparsed {
+		t.Errorf("of two models: %v", got)
+	}
+	c.over()
+}
+
 // TestFailsOpen: what is not for us to judge goes on, without a decision.
 func TestFailsOpen(t *testing.T) {
 	for _, tt := range []struct {
@@ -234,7 +258,6 @@ func TestFailsOpen(t *testing.T) {
 	}{
 		{"not JSON", chatPath, `{"model":"m","messages":[`, Unparsed},
 		{"no prompt", chatPath, `{"model":"m"}`, Unparsed},
-		{"no model", chatPath, `{"messages":[]}`, Unparsed},
 		{"too many tokens", textPath, `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`, Unparsed},
 		{"too much text", textPath, `{"model":"m","prompt":"` + strings.Repeat("x", 33) + `"}`, Unparsed},
 		{"another model", chatPath, `{"model":"x","messages":[]}`, UnknownModel},

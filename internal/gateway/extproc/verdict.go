@@ -33,6 +33,13 @@ func (x *exchange) verdict(ctx context.Context) verdict {
 	if err != nil {
 		return x.inTurn(Unparsed)
 	}
+	if r.Model == "" { // engines that serve one model take a request for it that names none
+		only, ok := cfg.Oracle.OnlyModel()
+		if !ok {
+			return x.inTurn(Unparsed)
+		}
+		r.Model = only
+	}
 	q := &oracle.RouteRequest{
 		Model: r.Model, CacheSalt: r.CacheSalt, MaxAlternatives: alternatives, Addresses: x.only, NeedsAddress: true,
 	}

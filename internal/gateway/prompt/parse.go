@@ -22,7 +22,7 @@ type Limits struct {
 
 // Request is what a decision needs of one request. Its Text is slices of the body.
 type Request struct {
-	Model     string
+	Model     string // empty: it names none
 	CacheSalt string // vLLM's cache_salt
 	IsStream  bool   // the answer is wanted piece by piece
 
@@ -452,9 +452,6 @@ func (s *scan) request() (*Request, error) {
 		if err != nil {
 			return nil, err
 		}
-	}
-	if r.Model == "" {
-		return nil, fmt.Errorf("%w: model: is required", ErrShape)
 	}
 	if r.Prompt == (Span{}) {
 		return nil, fmt.Errorf("%w: there is no prompt", ErrShape)

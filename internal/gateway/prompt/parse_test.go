@@ -66,6 +66,7 @@ func TestParse(t *testing.T) {
 		}},
 		{"a part that is no text", `{"model":"m","messages":[{"content":[{"type":"image_url"}]}]}`, Chat, `[{"content":[{"type":"image_url"}]}`, Request{Model: "m", HasMedia: true}},
 		{"a text that names one", `{"model":"m","messages":[{"content":"\"image_url\""}],"tools":["image_url"]}`, Chat, `["image_url"][{"content":"\"image_url\""}`, Request{Model: "m"}},
+		{"no model", `{"prompt":"x"}`, Completions, `x`, Request{}},
 		{"no salt", `{"model":"m","prompt":"","cache_salt":null}`, Completions, ``, Request{Model: "m"}},
 	} {
 		for cut := range len(tt.body) {
@@ -102,7 +103,6 @@ func TestParseRefuses(t *testing.T) {
 		{`{}`, Chat, ErrShape},
 		{`{"model":"m"}`, Chat, ErrShape},
 		{`{"model":"m","prompt":"x"}`, Chat, ErrShape},
-		{`{"model":"","prompt":"x"}`, Completions, ErrShape},
 		{`{"model":7,"prompt":"x"}`, Completions, ErrShape},
 		{`{"model":"m","prompt":7}`, Completions, ErrShape},
 		{`{"model":"m","prompt":null}`, Completions, ErrShape},

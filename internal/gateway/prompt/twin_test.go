@@ -32,9 +32,6 @@ func twinOf(kind Kind, body []byte, lim Limits) (*Request, error) {
 			return nil, errTwin
 		}
 	}
-	if r.Model == "" {
-		return nil, errTwin
-	}
 	parts := map[Kind][]string{
 		Chat: {"tools", "messages"}, Messages: {"tools", "system", "messages"}, Responses: {"tools", "instructions", "input"},
 		Completions: {"prompt"}, Embeddings: {"input"}, Generate: {"token_ids"},
