@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
+	"github.com/kvoracle/kvoracle/internal/gateway/httpjson"
 	"github.com/kvoracle/kvoracle/internal/gateway/tokenize"
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/telemetry"
@@ -43,6 +47,32 @@ func (s *Server) newExtProc() *extproc.Service {
 		}).Tokens
 	}
 	return extproc.New(cfg)
+}
+
+// authzPath is what stands before the paths of requests about which Envoy's ext_authz filter asks (path_prefix).
+const authzPath = "/envoy/"
+
+// authz answers Envoy's ext_authz filter, on the way of a call to its other picker. What is refused on this way is no word on the
+// request, and must not reach its client: it is 500, at which Envoy goes on without a choice.
+func (s *Server) authz(bodies *httpjson.Door) http.Handler {
+	const method = extproc.Process
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, err := s.local.Admit(httpjson.Incoming(r), method)
+		if err == nil {
+			ctx = grpc.NewContextWithServerTransportStream(ctx, localStream(method))
+			_, err = s.lean(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
+				body, release, err := bodies.Body(r)
+				defer release()
+				if err == nil {
+					s.picker.Check(w, r, body, func() bool { return hasLeft(r.Context()) })
+				}
+				return nil, err
+			})
+		}
+		if err != nil {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	})
 }
 
 // pick is one decision for a proxy, with its span.

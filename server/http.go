@@ -16,7 +16,7 @@ import (
 // the same shedding, hooks and handlers as over gRPC; its headers are the call's metadata.
 func (s *Server) HTTPHandler() http.Handler { return s.door }
 
-// newDoor makes the HTTP/JSON door, with that for callers of Dynamo's selection service beside it.
+// newDoor makes the HTTP/JSON door, with those for callers of Dynamo's selection service and for Envoy's ext_authz beside it.
 func (s *Server) newDoor() (http.Handler, error) {
 	// A number takes 4 bytes in a message and up to 11 as text, with its comma.
 	body := 3 * s.cfg.MaxMessageBytes
@@ -25,6 +25,7 @@ func (s *Server) newDoor() (http.Handler, error) {
 		return nil, err
 	}
 	dynamo.Mount(door, s.local, s.cfg.GatewayMaxQueue)
+	door.Mount(authzPath, s.authz(door))
 	return door, nil
 }
 

@@ -47,6 +47,7 @@ type mode string
 const (
 	bufferedMode mode = "buffered" // deploy/envoy/envoy.yaml as it is
 	loggedMode   mode = "logged"   // the same without its observer: the access log alone tells of responses
+	authzMode    mode = "authz"    // deploy/envoy/authz.yaml in the place of its picker
 	duplexMode   mode = "duplex"   // as gateways of the inference extension do, both ways
 	shadowMode   mode = "shadow"   // deploy/envoy/shadow.yaml before an Envoy that chooses by itself
 	canaryMode   mode = "canary"   // both, by deploy/envoy/canary.yaml
@@ -269,6 +270,19 @@ func (s *stack) startEnvoy(m mode) {
 		cut("          # The picker", "          - name: envoy.filters.http.router")
 		replace("          - name: envoy.filters.http.router", fragment("shadow.yaml", "          ")+"          - name: envoy.filters.http.router")
 		cut("    load_balancing_policy:", "    load_assignment:\n      cluster_name: workers")
+	case authzMode:
+		filters, clusters, ok := strings.Cut(fragment("authz.yaml", ""), "\nclusters:\n")
+		_, filters, hasFilters := strings.Cut(filters, "http_filters:\n")
+		if !ok || !hasFilters {
+			s.t.Fatal("authz.yaml has no filters and clusters")
+		}
+		indented := func(text, by string) string { return regexp.MustCompile(`(?m)^(.)`).ReplaceAllString(text, by+"$1") }
+		cut("          # The picker", "          # The observer")
+		replace("          # The observer", indented(filters, "          ")+"          # The observer")
+		replace("  - name: workers", indented(clusters, "  ")+"  - name: workers")
+		replace("timeout: 0.1s}", "timeout: "+s.patience+"}")
+		replace("port_value: 7072", "port_value: "+port(s.http))
+		replace("port_value: 7071", "port_value: "+port(s.ops))
 	case bufferedMode, loggedMode, duplexMode:
 	}
 	if m == duplexMode { // all of it by the request's own stream
@@ -310,7 +324,8 @@ func (s *stack) startEnvoy(m mode) {
 	})
 	s.until("Envoy serves and has found kvoracle well", func() bool {
 		code, page := s.do(http.MethodGet, "http://"+at+"/clusters", "")
-		return code == 200 && strings.Contains(page, "kvoracle::"+oracle+"::health_flags::healthy")
+		return code == 200 && strings.Contains(page, "kvoracle::"+oracle+"::health_flags::healthy") &&
+			(m != authzMode || strings.Contains(page, "kvoracle-http::"+s.http+"::health_flags::healthy"))
 	})
 	s.until("Envoy listens", func() bool {
 		var page struct {

@@ -111,7 +111,7 @@ func (s *Service) readLog(stream accesslogv3.AccessLogService_StreamAccessLogsSe
 // entry takes one entry.
 func (s *Service) entry(e *accesslogdatav3.HTTPAccessLogEntry, now time.Time) Entry {
 	c := e.GetCommonProperties()
-	name := ofBalancer(c.GetMetadata(), keyDecision)
+	name := decisionIn(c.GetMetadata())
 	if name == "" {
 		return EntryForeign
 	}

@@ -48,6 +48,8 @@
 //	nothing was heard of it for Config.LogSilence
 //	lives of which the stream has ended <= Config.MaxAwaited
 //
+// Another filter of Envoy's, ext_authz, may ask instead, over HTTP: Service.Check. There is no stream then, and the log tells the end.
+//
 // Concurrency: a stream's messages are handled one at a time, by the goroutine that reads them or, for a body that is late,
 // by a timer; exchange.mu keeps them apart. life.mu is taken inside it, and the oracle's locks inside that. Lives are found by
 // observers in Service.lives, whose lock is a leaf.

@@ -40,8 +40,8 @@ const (
 // exchange is one stream.
 type exchange struct {
 	s      *Service
-	stream extprocv3.ExternalProcessor_ProcessServer
-	byLog  bool // an access log tells the request's end
+	stream extprocv3.ExternalProcessor_ProcessServer // nil: it is no stream, see Service.Check
+	byLog  bool                                      // an access log tells the request's end
 
 	mu         sync.Mutex // guards what follows, and sending
 	isFirst    bool       // the first message was seen
@@ -148,7 +148,7 @@ func (x *exchange) headers(h *extprocv3.HttpHeaders) error {
 	switch {
 	case h.GetEndOfStream() || x.kind == prompt.None || x.reqMode == none || x.reqMode == streamed:
 		return x.passOn(InTurn)
-	case x.isOverloaded():
+	case x.isOverloaded(x.stream.Context()):
 		return x.passOn(Overloaded) // before its body has come: none of it is kept
 	case x.wishes.length > x.s.cfg.MaxBody:
 		return x.refuse(TooLarge, x.tooLarge())
@@ -160,8 +160,8 @@ func (x *exchange) headers(h *extprocv3.HttpHeaders) error {
 	}
 }
 
-func (x *exchange) isOverloaded() bool {
-	return x.s.cfg.Overloaded != nil && x.s.cfg.Overloaded(x.stream.Context())
+func (x *exchange) isOverloaded(ctx context.Context) bool {
+	return x.s.cfg.Overloaded != nil && x.s.cfg.Overloaded(ctx)
 }
 
 // bodyOnly begins a request whose headers are not sent, only what attributes say of them: Envoy waits for one answer instead of
@@ -342,7 +342,7 @@ func (x *exchange) decide(ctx context.Context) verdict {
 		switch {
 		case x.kind == prompt.None:
 			return x.inTurn(InTurn)
-		case x.isOverloaded():
+		case x.isOverloaded(ctx):
 			return x.inTurn(Overloaded)
 		}
 	}
@@ -407,7 +407,7 @@ func (x *exchange) observe(m *extprocv3.ProcessingRequest) error {
 // observed finds the life that a response belongs to; nil: there is nothing to add.
 func (x *exchange) observed(m *extprocv3.ProcessingRequest) *life {
 	x.s.hasObservers.Store(true)
-	name := ofBalancer(m.GetMetadataContext(), keyDecision)
+	name := decisionIn(m.GetMetadataContext())
 	l := x.s.find(name)
 	if l == nil && name != "" {
 		x.s.cfg.Observer.Unobserved()
@@ -438,7 +438,7 @@ func (x *exchange) shadow(body []byte, isEnd bool) error {
 	}
 	x.hasShadow = true
 	v := verdict{outcome: Overloaded}
-	if !x.isOverloaded() {
+	if !x.isOverloaded(x.stream.Context()) {
 		v = x.decide(x.stream.Context())
 	}
 	x.body = nil

@@ -50,6 +50,14 @@ func ofBalancer(m *corev3.Metadata, key string) string {
 	return m.GetFilterMetadata()[spaceBalancer].GetFields()[key].GetStringValue()
 }
 
+// decisionIn is the name of a request's decision, which whichever filter has asked has kept; empty: none was made.
+func decisionIn(m *corev3.Metadata) string {
+	if name := ofBalancer(m, keyDecision); name != "" {
+		return name
+	}
+	return m.GetFilterMetadata()[spaceAuthz].GetFields()[keyDecision].GetStringValue()
+}
+
 // common is what a verdict changes in a request.
 func (v *verdict) common() *extprocv3.CommonResponse {
 	if v == nil {

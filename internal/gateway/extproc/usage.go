@@ -17,7 +17,7 @@ type usageReader struct {
 }
 
 // usageName stands before each. Inside of generated text its quotes would have backslashes.
-var usageName = []byte(`"usage":`)
+const usageName = `"usage":`
 
 // add takes the next piece.
 func (r *usageReader) add(b []byte) {
@@ -26,9 +26,9 @@ func (r *usageReader) add(b []byte) {
 		r.begun = nil
 	}
 	for {
-		i := bytes.Index(b, usageName)
+		i := bytes.Index(b, []byte(usageName))
 		if i < 0 {
-			r.keep(b[len(b)-tailOf(b, usageName):])
+			r.keep(b[len(b)-tailOf(b):])
 			return
 		}
 		object := bytes.TrimPrefix(b[i+len(usageName):], []byte(" "))
@@ -65,10 +65,10 @@ func (r *usageReader) note(object []byte) {
 	r.last = e
 }
 
-// tailOf is how much of name the end of b may be the beginning of.
-func tailOf(b, name []byte) int {
-	for n := min(len(b), len(name)-1); n > 0; n-- {
-		if bytes.HasPrefix(name, b[len(b)-n:]) {
+// tailOf is how much of the name the end of b may be.
+func tailOf(b []byte) int {
+	for n := min(len(b), len(usageName)-1); n > 0; n-- {
+		if usageName[:n] == string(b[len(b)-n:]) {
 			return n
 		}
 	}

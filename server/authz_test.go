@@ -1,0 +1,52 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
+)
+
+// TestAuthz: what Envoy's ext_authz asks goes the way of a call of its picker, and what is refused on that way is no answer to a
+// client but a fault, at which Envoy goes on without us.
+func TestAuthz(t *testing.T) {
+	var refuses atomic.Bool
+	r := upHTTP(t, Config{MaxMessageBytes: 4096, MaxPromptTokens: 512}, WithAuth(func(ctx context.Context, method string) (context.Context, error) {
+		if method == extproc.Process && refuses.Load() {
+			return nil, errors.New("not you")
+		}
+		return ctx, nil
+	}))
+	const path = "/envoy/v1/completions"
+	for _, tt := range []struct {
+		what, body string
+		refuses    bool
+		code       int
+		choice     string
+	}{
+		{"a prompt", gieBody, false, 200, "w1:8000"},
+		{"nobody who may ask", gieBody, true, 500, ""},
+		{"more than the door takes", gieBody + strings.Repeat(" ", 3*4096), false, 500, ""},
+	} {
+		refuses.Store(tt.refuses)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.s.HTTPAddr().String()+path, strings.NewReader(tt.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = got.Body.Close()
+		if got.StatusCode != tt.code || got.Header.Get(gieChoice) != tt.choice {
+			t.Errorf("%s: %s %v, want %d and %q", tt.what, got.Status, got.Header, tt.code, tt.choice)
+		}
+	}
+	if got := r.counted("kvoracle.extproc.requests", "outcome=decided"); got != 1 {
+		t.Errorf("%d were decided, want 1", got)
+	}
+}
