@@ -170,12 +170,13 @@ func (h *holder) check(a, b int64, m Match) error {
 
 // TestMatchNeverCreditsWhatWasNotHeld runs a writer for each target, matchers and a janitor against each other.
 func TestMatchNeverCreditsWhatWasNotHeld(t *testing.T) {
-	const targets, matchers, length = 8, 3, 96
+	const targets, matchers, length = 8, 4, 96
 	operations := 4000
 	if isRace {
 		operations = 500
 	}
 	ix := New(Config{})
+	ix.evenLeast = 2
 	locals := make([]block.Local, length)
 	for i := range locals {
 		locals[i] = block.Local(i)
@@ -206,16 +207,24 @@ func TestMatchNeverCreditsWhatWasNotHeld(t *testing.T) {
 	for k := range matchers {
 		readers.Go(func() {
 			var dst []Match
+			var layers Layers
 			var known []block.ID
 			begin, end := make([]int64, targets), make([]int64, targets)
 			for !isDone.Load() {
 				for i, h := range holders {
 					begin[i] = h.newest.Load()
 				}
-				if k == 0 {
+				switch k {
+				case 0:
 					dst = ix.Match(chain, dst[:0])
-				} else {
+				case 1:
 					known, dst = ix.MatchLocals(chain[0], locals[1:], known, dst[:0])
+				case 2:
+					ix.MatchLayers(chain, &layers)
+					dst = layers.matches()
+				case 3:
+					known = ix.MatchLocalsLayers(chain[0], locals[1:], known, &layers)
+					dst = layers.matches()
 				}
 				for i, h := range holders {
 					end[i] = h.newest.Load()

@@ -52,6 +52,11 @@
 // Reporters that give one id two parents (ids that are hashes of the way never do) make twins: one id at several
 // locations. They are counted, and while there are any, look-ups that could be spared are made.
 //
+// MatchLayers says the same by sets of targets. What a list of 16 and more says is kept as a set in the working memory of
+// each core, with the number of the list's changes (segment.turns), and read again only when that or the view is another one:
+//
+//	turns(segment) = changes of a cover in its list of several, or of who is in it, that have taken effect
+//
 // # What a concurrent Match may observe
 //
 //   - It credits nothing that was not held at some moment of the call. A cover stands for the whole way: it is there only

@@ -64,6 +64,7 @@ func (m *Match) Total() int {
 // Index answers which targets hold how much of a chain. All methods may be called from any number of goroutines.
 type Index struct {
 	maxOrphans int
+	evenLeast  int // see layers.go
 	budget     budget
 	parts      atomic.Int64 // in use in all ledgers, dropped ones that Reclaim has not reached included
 	maxParts   int64
@@ -96,7 +97,7 @@ func New(c Config) *Index {
 		c.MaxBlocks = defaultMaxBlocks
 	}
 	c.MaxBlocks = min(c.MaxBlocks, mostBlocks)
-	ix := &Index{maxOrphans: c.OrphanLimit(), visible: make(map[fleet.TargetID]*Ledger), key: golden}
+	ix := &Index{maxOrphans: c.OrphanLimit(), evenLeast: evenLeast, visible: make(map[fleet.TargetID]*Ledger), key: golden}
 	if c.Key != 0 {
 		ix.key = c.Key | 1
 	}

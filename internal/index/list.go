@@ -113,20 +113,29 @@ func (ix *Index) enlist(h handle, key member, p uint32, reach int, c *covers) {
 	}
 	l := makeLink(p, reach)
 	if end-i == len(now) && sameLevels(w[i:end], now) {
+		isNew := false
 		for k, m := range now {
 			if n == 1 {
 				s.only.Store(m)
 				atomic.StoreUint64(&s.link, l)
 			} else {
+				isNew = isNew || w[i+k] != m
 				atomic.StoreUint64(&w[i+k], m)
 				atomic.StoreUint64(&w[n+i+k], l)
 			}
 		}
+		if isNew {
+			s.turn()
+		}
 	} else {
 		ix.replace(sh, s, w, i, end, now, l)
+		s.turn()
 	}
 	ix.shrink(h, before, reach)
 }
+
+// turn says that the list is another one now. The caller holds the shard's lock.
+func (s *segment) turn() { s.turns.Store(s.turns.Load() + 1) }
 
 // shrink shortens a segment if a part that reached to its end does no longer, and no other does.
 func (ix *Index) shrink(h handle, before, reach int) {

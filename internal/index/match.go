@@ -19,6 +19,11 @@ type query struct {
 
 	chain  []block.ID    // the ids of the prompt that are known: of a Match all
 	locals []block.Local // the local hash of block i+1 at i; nil in a Match
+
+	evens [evenPlaces]even // lists of many that were read before; see layers.go
+	odd   []uint64         // the other members of a list
+	few   []uint64         // memory for those of a short one
+	more  []Match
 }
 
 // addition is what a segment adds to a match.

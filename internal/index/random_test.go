@@ -69,7 +69,7 @@ func TestRandomOperationsEqualTwin(t *testing.T) {
 	}
 	// A comparison that never met a case says nothing about it.
 	for _, k := range []string{
-		"none", "self_parent", "parent_conflict", "orphans_full", "capacity", "orphan", "stored", "repeated", "removed", "matches", "continued", "evicted", "restored", "rebuilt",
+		"none", "self_parent", "parent_conflict", "orphans_full", "capacity", "orphan", "stored", "repeated", "removed", "matches", "continued", "evicted", "restored", "rebuilt", "layers", "beside layers",
 	} {
 		if counts[k] < least {
 			t.Errorf("only %d of %q in %d operations", counts[k], k, histories*steps)

@@ -34,6 +34,8 @@ type script struct {
 	visible [scriptTargets]pair // zero: none
 	aside   []pair
 
+	layers Layers
+
 	log    []string // the last operations, for a failure
 	counts map[string]int
 }
@@ -388,6 +390,13 @@ func (s *script) compareMatch() {
 	if !slices.Equal(got, want) {
 		s.failf("Match of %v (-want +got):\n%s", chain, cmp.Diff(want, got))
 	}
+	s.ix.evenLeast = 2 + s.counts["matches"]%2*evenLeast
+	s.ix.MatchLayers(chain, &s.layers)
+	if got := s.layers.matches(); !slices.Equal(got, want) {
+		s.failf("layers of %v: %+v (-want +got):\n%s", chain, s.layers, cmp.Diff(want, got))
+	}
+	s.counts["layers"] += len(s.layers.All)
+	s.counts["beside layers"] += min(len(s.layers.All), len(s.layers.Others))
 	s.counts["matches"] += len(got)
 	for _, m := range got {
 		if m.Total() > int(m.Blocks[fleet.Device]) {

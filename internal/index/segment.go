@@ -69,7 +69,7 @@ type segment struct {
 	high   uint16        // words ever shown in this piece: beyond it writing disturbs no reader
 	room   uint16        // words of the piece
 	isRoot bool
-	_      [8]byte
+	turns  atomic.Uint64 // how often a list of several was changed, in all lives of this memory; see layers.go
 }
 
 func makeBody(pos uint32, n, written int) uint64 {

@@ -74,6 +74,13 @@ func (g *guesses) match(chain []block.ID, dst []index.Match) []index.Match {
 	return g.tree.match(chain, dst)
 }
 
+// layers is match with what many have alike said once.
+func (g *guesses) layers(chain []block.ID, dst *index.Layers) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	g.tree.layers(chain, dst)
+}
+
 // add remembers a prompt that was routed. Beyond the bound nothing is remembered: a guess is a bonus.
 func (g *guesses) add(id load.DecisionID, target fleet.TargetID, chain []block.ID, now time.Time) {
 	g.mu.Lock()

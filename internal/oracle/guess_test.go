@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -19,7 +20,7 @@ func TestGuessesEqualTwin(t *testing.T) {
 		at     time.Time
 		ended  bool
 	}
-	const targets, limit = 3, 60
+	const targets, apart, limit = 4, 50, 60
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
 	// A tree of prompts that begin alike: block n follows n/3.
@@ -31,6 +32,7 @@ func TestGuessesEqualTwin(t *testing.T) {
 		return ids
 	}
 	counts := make(map[string]int)
+	var layers index.Layers
 	for range 60 {
 		g := newGuesses(limit, 2*time.Second)
 		twin := make(map[DecisionID]*prompt)
@@ -45,7 +47,7 @@ func TestGuessesEqualTwin(t *testing.T) {
 		}
 		now := t0
 		for n := range DecisionID(300) {
-			id, target := DecisionID(r.IntN(int(n)+1)), fleet.TargetID(r.IntN(targets))
+			id, target := DecisionID(r.IntN(int(n)+1)), fleet.TargetID(apart*r.IntN(targets))
 			switch x := r.IntN(100); {
 			case x < 45:
 				chain, total := way(), 0
@@ -124,7 +126,9 @@ func TestGuessesEqualTwin(t *testing.T) {
 			}
 			chain := way()
 			got := g.match(chain, nil)
-			for target := range fleet.TargetID(targets) {
+			g.layers(chain, &layers)
+			for i := range targets {
+				target := fleet.TargetID(apart * i)
 				want := slices.IndexFunc(chain, func(b block.ID) bool { return !held[target][b] })
 				if want < 0 {
 					want = len(chain)
@@ -135,6 +139,9 @@ func TestGuessesEqualTwin(t *testing.T) {
 				}
 				if n != want {
 					t.Fatalf("seed %d: target %d is expected to have %d of %v, want %d", seed, target, n, chain, want)
+				}
+				if n := blocksOf(&layers, target); int(n[fleet.Device]) != want {
+					t.Fatalf("seed %d: of target %d layers say %v of %v, want %d", seed, target, n, chain, want)
 				}
 			}
 			distinct := 0
@@ -169,12 +176,44 @@ func TestGuessEndsAlone(t *testing.T) {
 	}
 }
 
+// TestGuessLayersAreBounded: where each target has more of a way than the one before, those behind the last layer are named.
+func TestGuessLayersAreBounded(t *testing.T) {
+	g := newGuesses(1e6, time.Second)
+	const targets = 3 * index.LayersMost
+	chain := make([]block.ID, 2*targets)
+	for i := range chain {
+		chain[i] = block.ID(i + 1)
+	}
+	for i := range targets {
+		g.add(DecisionID(i+1), fleet.TargetID(3*i), chain[:2*(i+1)], t0)
+	}
+	var layers index.Layers
+	g.layers(chain, &layers)
+	if len(layers.All) != index.LayersMost || len(layers.Others) != targets-index.LayersMost {
+		t.Errorf("%d layers and %d others", len(layers.All), len(layers.Others))
+	}
+	for _, m := range g.match(chain, nil) {
+		if got := blocksOf(&layers, m.Target); got != m.Blocks {
+			t.Errorf("target %d: %v, want %v", m.Target, got, m.Blocks)
+		}
+	}
+}
+
 // check holds a tree against what its comment promises, and counts the blocks of all targets, each once.
 func (t *guessTree) check(tt *testing.T) (blocks int) {
 	tt.Helper()
 	names := make(map[uint32]int)
 	for key, r := range t.runs {
 		total, kids, below := 0, 0, 0
+		if r.set != nil {
+			n := 0
+			for _, w := range r.set {
+				n += bits.OnesCount64(w)
+			}
+			if n != len(r.users) || slices.ContainsFunc(r.users, func(u user) bool { return !r.set.Has(u.target) }) {
+				tt.Fatalf("users %v, set %x", r.users, r.set)
+			}
+		}
 		for i, u := range r.users {
 			if total += int(u.n); u.n == 0 || i > 0 && r.users[i-1].target >= u.target {
 				tt.Fatalf("users %v", r.users)

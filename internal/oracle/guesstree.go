@@ -43,6 +43,7 @@ type run struct {
 	room  int        // words of memory that ids keep alive
 	users []user
 	total int
+	set   index.Set // of the users, where they are many for the ids that they have; else nil
 	// place is where it stands in unnamed; isNamed: its ids are in names.
 	place int
 }
@@ -90,6 +91,61 @@ func (t *guessTree) match(chain []block.ID, dst []index.Match) []index.Match {
 		depth += n
 	}
 	return dst
+}
+
+// layers is match with what many have alike said once.
+func (t *guessTree) layers(chain []block.ID, dst *index.Layers) {
+	dst.Reset()
+	var up *run
+	for depth := 0; depth < len(chain); {
+		r := t.runs[runKey{up, chain[depth]}]
+		if r == nil {
+			return
+		}
+		n := common(r.ids, chain[depth:])
+		switch at := len(dst.All); {
+		case len(dst.Others) > 0 || at == index.LayersMost:
+			dst.Others = r.name(dst.Others, depth+n)
+		case up != nil && len(up.users) == len(r.users): // the same
+			dst.All[at-1].Blocks = uint32(depth + n)
+		default:
+			r.fill(dst.Add(depth+n, r.words()))
+		}
+		if n < len(r.ids) {
+			return
+		}
+		up = r
+		depth += n
+	}
+}
+
+// words is how many a set of the users has.
+func (r *run) words() int { return int(r.users[len(r.users)-1].target)/64 + 1 }
+
+// fill puts the users into an empty set.
+func (r *run) fill(s index.Set) {
+	if copy(s, r.set); r.set != nil {
+		return
+	}
+	for _, u := range r.users {
+		s[u.target/64] |= 1 << (u.target % 64)
+	}
+}
+
+// name notes that the users have so many blocks. All of them are in the list, or it is empty.
+func (r *run) name(list []index.Match, blocks int) []index.Match {
+	if len(list) == 0 {
+		for _, u := range r.users {
+			list = append(list, index.Match{Target: u.target})
+		}
+	}
+	found := list
+	for _, u := range r.users {
+		found = found[seek(found, u.target):]
+		found[0].Blocks[fleet.Device] = uint32(blocks)
+		found = found[1:]
+	}
+	return list
 }
 
 // seek finds a target among matches that have it, at double the distance each time: few of many are found in few steps, and
@@ -192,9 +248,26 @@ func (r *run) join(target fleet.TargetID) {
 	i, ok := r.user(target)
 	if !ok {
 		r.users = slices.Insert(r.users, i, user{target: target})
+		r.note(target)
 	}
 	r.users[i].n++
 	r.total++
+}
+
+// note puts a new user into the set, or makes one of all when they are as many as it has words.
+func (r *run) note(target fleet.TargetID) {
+	words := r.words()
+	switch {
+	case r.set != nil:
+		if n := words - len(r.set); n > 0 {
+			r.set = append(r.set, make(index.Set, n)...)
+		}
+		r.set[target/64] |= 1 << (target % 64)
+	case len(r.users) >= words:
+		s := make(index.Set, words)
+		r.fill(s)
+		r.set = s
+	}
 }
 
 // leave takes one of a target's prompts off a run, which goes with the last one.
@@ -205,6 +278,12 @@ func (t *guessTree) leave(r *run, target fleet.TargetID) {
 	}
 	if r.users[i].n--; r.users[i].n == 0 {
 		r.users = slices.Delete(r.users, i, i+1)
+		if r.set != nil {
+			r.set[target/64] &^= 1 << (target % 64)
+			if len(r.users) < len(r.set)/2 {
+				r.set = nil
+			}
+		}
 	}
 	if r.total--; r.total == 0 {
 		t.unhang(r)
@@ -246,7 +325,7 @@ func (t *guessTree) unhang(r *run) {
 func (t *guessTree) split(r *run, n int) *run {
 	up := r.up
 	t.unhang(r)
-	first := &run{depth: r.depth, ids: r.ids[:n:n], room: r.room, users: slices.Clone(r.users), total: r.total, place: isNamed}
+	first := &run{depth: r.depth, ids: r.ids[:n:n], room: r.room, users: slices.Clone(r.users), set: slices.Clone(r.set), total: r.total, place: isNamed}
 	r.ids = r.ids[n:]
 	r.depth += n
 	first.trim()

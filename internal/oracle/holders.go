@@ -51,161 +51,215 @@ func (s said) slot() uint32 {
 //
 // kinds[0] is nothing.
 func (w *work) placeHolders(as form, length int) {
-	w.gather()
 	w.divide(as, length)
 	if len(w.holds) > 0 {
 		w.creditHolds(length)
 	}
 }
 
-// gather puts what was matched in the order of the lineup.
-func (w *work) gather() {
-	l := &w.lineup
-	w.said = slices.Grow(w.said[:0], len(l.ids))[:len(l.ids)]
-	clear(w.said)
-	if len(w.prompts) == 1 && l.isDense() {
-		p := &w.prompts[0]
-		gatherDense(w.said, l.ids[0], p.facts, p.guesses)
-		w.gatherApprox(p)
-		return
-	}
-	said, isAlone := w.said, len(w.prompts) == 1
-	for i := range w.prompts {
-		p := &w.prompts[i]
-		at := 0
-		for k := range p.facts {
-			m := &p.facts[k]
-			if at = l.seek(m.Target, at); at == len(l.ids) {
-				break
-			}
-			if l.ids[at] != m.Target {
-				continue
-			}
-			if isAlone || w.isSize(at, p.size) {
-				if said[at].facts = m.Blocks[fleet.Device]; isFarther(m) {
-					said[at].facts = apart
-				}
-			}
-			at++
-		}
-		at = 0
-		for k := range p.guesses {
-			m := &p.guesses[k]
-			if at = l.seek(m.Target, at); at == len(l.ids) {
-				break
-			}
-			if l.ids[at] != m.Target {
-				continue
-			}
-			if isAlone || w.isSize(at, p.size) {
-				said[at].guesses = m.Blocks[fleet.Device] // they know no other tier
-			}
-			at++
-		}
-		w.gatherApprox(p)
-	}
-}
-
-// gatherApprox sets apart who does not report and is taken to have something.
-func (w *work) gatherApprox(p *promptAt) {
-	l, at := &w.lineup, 0
-	for k := range p.approx {
-		if at = l.seek(p.approx[k].Target, at); at == len(l.ids) {
-			break
-		}
-		if l.ids[at] == p.approx[k].Target {
-			w.said[at].facts = apart
-		}
-	}
-}
-
-// gatherDense is gather for targets of one block size whose ids have no gaps: an id is a place, and nothing is looked for.
-func gatherDense(said []said, first fleet.TargetID, facts, guesses []index.Match) {
-	for k := range facts {
-		m := &facts[k]
-		at := int(m.Target) - int(first)
-		if uint(at) >= uint(len(said)) {
-			continue
-		}
-		n := m.Blocks[fleet.Device]
-		if isFarther(m) {
-			n = apart
-		}
-		said[at].facts = n
-	}
-	for k := range guesses {
-		m := &guesses[k]
-		if at := int(m.Target) - int(first); uint(at) < uint(len(said)) {
-			said[at].guesses = m.Blocks[fleet.Device]
-		}
-	}
-}
-
-// isSize reports whether the target at a place of the lineup has blocks of a size.
-func (w *work) isSize(at, size int) bool {
-	return w.roster.seats[w.lineup.seats[at]].worker.BlockSize == size
-}
-
-// isFarther reports whether some of what is matched is not on the device.
-func isFarther(m *index.Match) bool {
-	var sum uint32
-	for _, n := range m.Blocks[fleet.Device+1:] {
-		sum |= n
-	}
-	return sum != 0
-}
-
-// divide makes kinds and holds of what was gathered. Those of a lineup differ from one to the next in no foreseeable way, so
-// the loop has no branch that depends on it: each looks into the slot where its kind should be, nearly always finds it, and
-// counts.
+// divide makes kinds and holds of what was matched, for 64 ids at a time: who holds what is a matter of a few words then,
+// and not of each target.
 func (w *work) divide(as form, length int) {
 	l := &w.lineup
 	w.holds = w.holds[:0]
 	w.kinds = append(w.kinds[:0], kind{})
 	w.kind = slices.Grow(w.kind[:0], len(l.ids))[:len(l.ids)]
 	w.slots = [kindSlots]uint8{}
-	all, kinds, isAlone := w.said[:len(l.ids)], w.kind[:len(l.ids)], len(w.prompts) == 1
-	var steady uint64 // of the 64 targets around an id
-	around := fleet.TargetID(math.MaxUint32)
-	for at, id := range l.ids {
-		s := all[at]
-		if id/64 != around {
-			around, steady = id/64, w.roster.steady.at(id).Load()
+	w.usual(0)
+	for k := range w.prompts {
+		w.prompts[k].quick.begin(len(l.sets[k]))
+	}
+	at := 0
+	for i := int(l.ids[0] / 64); at < len(l.ids); i++ {
+		x := some{word: i, at: at}
+		for k := range w.prompts {
+			x.all |= l.sets[k].Word(i)
 		}
-		if (s.facts == apart || steady>>(id%64)&1 == 0) && s.facts != 0 {
-			kinds[at] = 0
+		if x.all == 0 {
+			continue
+		}
+		n := bits.OnesCount64(x.all)
+		copy(w.kind[at:at+n], w.pattern[:])
+		x.steady = w.roster.steady.at(fleet.TargetID(i * 64)).Load()
+		own := uint64(0)
+		for k := range w.prompts {
+			if in := l.sets[k].Word(i); in != 0 {
+				alone := in & w.prompts[k].quick.alone(i, x.steady)
+				own |= alone | w.divideAlike(k, &x, in&^alone, length)
+			}
+		}
+		if own != 0 {
+			w.divideOwn(as, &x, own, length)
+		}
+		at += n
+	}
+}
+
+// layered is what was matched for the quick way.
+type layered struct {
+	facts, guesses, approx index.Layers
+
+	told  [3]cursor // through them
+	named index.Set // who is among the others of any
+	table []uint8   // kinds by what layers of facts and guesses say; 0: not known yet
+}
+
+// some is the 64 ids from 64*word on.
+type some struct {
+	word   int
+	all    uint64 // those of the lineup
+	at     int    // place of the first of them
+	steady uint64
+}
+
+// place is that of an id's bit.
+func (x *some) place(bit int) int { return x.at + bits.OnesCount64(x.all&(1<<bit-1)) }
+
+// usual makes a kind the one that targets are taken to be of before they are looked at.
+func (w *work) usual(k uint8) {
+	for i := range w.pattern {
+		w.pattern[i] = k
+	}
+}
+
+// begin makes what divide needs of a prompt, for a lineup that goes over so many words.
+func (q *layered) begin(words int) {
+	n := (len(q.facts.All) + 1) * (len(q.guesses.All) + 1)
+	q.table = slices.Grow(q.table[:0], n)[:n]
+	clear(q.table)
+	q.named = q.named[:0]
+	for _, x := range [...]*index.Layers{&q.facts, &q.guesses, &q.approx} {
+		if len(x.Others) == 0 {
+			continue
+		}
+		if len(q.named) == 0 {
+			q.named = slices.Grow(q.named, words)[:words]
+			clear(q.named)
+		}
+		for i := range x.Others {
+			if id := x.Others[i].Target; int(id/64) < words {
+				q.named[id/64] |= 1 << (id % 64)
+			}
+		}
+	}
+	q.told = [...]cursor{{of: &q.facts}, {of: &q.guesses}, {of: &q.approx}}
+}
+
+// alone is the bits of the ids of which more must be known than the layers that they are in.
+func (q *layered) alone(word int, steady uint64) uint64 {
+	alone := q.named.Word(word)
+	if len(q.facts.All) > 0 {
+		alone |= q.facts.All[0].Set.Word(word) &^ steady
+	}
+	if len(q.approx.All) > 0 {
+		alone |= q.approx.All[0].Set.Word(word)
+	}
+	return alone
+}
+
+// divideAlike finds the kinds of targets that are what the layers of prompt k say, and returns those of a kind too many.
+func (w *work) divideAlike(k int, x *some, rest uint64, length int) (over uint64) {
+	q := &w.prompts[k].quick
+	facts, guesses := q.facts.All, q.guesses.All
+	for f := len(facts); rest != 0; f-- {
+		holds, s := rest, said{}
+		if f > 0 {
+			if holds &= facts[f-1].Set.Word(x.word); holds == 0 {
+				continue
+			}
+			s.facts = facts[f-1].Blocks
+		}
+		rest &^= holds
+		for g := len(guesses); holds != 0; g-- {
+			alike := holds
+			if g > 0 {
+				if alike &= guesses[g-1].Set.Word(x.word); alike == 0 {
+					continue
+				}
+				s.guesses = guesses[g-1].Blocks
+			} else {
+				s.guesses = 0
+			}
+			holds &^= alike
+			kind := &q.table[f*(len(guesses)+1)+g]
+			if *kind == 0 && s != (said{}) {
+				var isTooMany bool
+				if *kind, isTooMany = w.kindOf(s, k, length); isTooMany {
+					over |= alike
+					continue
+				}
+			}
+			w.countAlike(*kind, x, alike)
+		}
+	}
+	return over
+}
+
+// countAlike counts targets of a kind and notes it.
+func (w *work) countAlike(k uint8, x *some, alike uint64) {
+	kind, n := &w.kinds[k], bits.OnesCount64(alike)
+	if first := x.place(bits.TrailingZeros64(alike)); kind.n == 0 || first < kind.first {
+		kind.first = first
+	}
+	kind.n += n
+	if k == w.pattern[0] {
+		return
+	}
+	if n > 32 {
+		w.usual(k)
+	}
+	for ; alike != 0; alike &= alike - 1 {
+		w.kind[x.place(bits.TrailingZeros64(alike))] = k
+	}
+}
+
+// divideOwn finds the kinds of targets one by one, or gives them a hold of their own.
+func (w *work) divideOwn(as form, x *some, own uint64, length int) {
+	l := &w.lineup
+	for ; own != 0; own &= own - 1 {
+		bit := bits.TrailingZeros64(own)
+		id, at, size := fleet.TargetID(x.word*64+bit), x.place(bit), 0
+		for !l.sets[size].Has(id) {
+			size++
+		}
+		q := &w.prompts[size].quick
+		facts, guesses, approx := q.told[0].at(id), q.told[1].at(id), q.told[2].at(id)
+		s := said{facts[fleet.Device], guesses[fleet.Device]}
+		if isFarther(&facts) || approx != (byTier{}) {
+			s.facts = apart
+		}
+		k, isTooMany := uint8(0), s.facts != 0 && (s.facts == apart || x.steady>>bit&1 == 0)
+		if !isTooMany {
+			k, isTooMany = w.kindOf(s, size, length)
+		}
+		if w.kind[at] = k; isTooMany {
 			w.addHold(as, at)
 			continue
 		}
-		k := w.slots[s.slot()]
-		if w.kinds[k].said != s || !isAlone {
-			var isTooMany bool
-			if k, isTooMany = w.kindOf(s, at, length); isTooMany {
-				kinds[at] = 0
-				w.addHold(as, at)
-				continue
-			}
-		}
-		kinds[at] = k
 		w.kinds[k].count(at)
 	}
 }
 
+// isFarther reports whether some of what is matched is not on the device.
+func isFarther(blocks *byTier) bool {
+	var sum uint32
+	for _, n := range blocks[fleet.Device+1:] {
+		sum |= n
+	}
+	return sum != 0
+}
+
 func (k *kind) count(at int) {
-	if k.n == 0 {
+	if k.n == 0 || at < k.first {
 		k.first = at
 	}
 	k.n++
 }
 
-// kindOf finds or makes the kind of the target at a place, or says that it is one too many.
-func (w *work) kindOf(s said, at, length int) (k uint8, isTooMany bool) {
+// kindOf finds or makes the kind of who holds something of a prompt, or says that it is one too many.
+func (w *work) kindOf(s said, size, length int) (k uint8, isTooMany bool) {
 	if s == (said{}) {
 		return 0, false
-	}
-	size := 0
-	if len(w.prompts) > 1 {
-		size = w.promptFor(w.roster.seats[w.lineup.seats[at]].worker.BlockSize)
 	}
 	slot := (s.slot() + uint32(size)) % kindSlots
 	for ; w.slots[slot] != 0; slot = (slot + 1) % kindSlots {
@@ -240,40 +294,49 @@ func (w *work) creditHolds(length int) {
 	for i := range w.prompts {
 		p := &w.prompts[i]
 		most := block.Usable(length, p.size) * p.size
-		facts, approx, guesses := cursor{all: p.facts}, cursor{all: p.approx}, cursor{all: p.guesses}
+		facts, approx, guesses := cursor{of: &p.quick.facts}, cursor{of: &p.quick.approx}, cursor{of: &p.quick.guesses}
 		for k := range w.holds {
 			h := &w.holds[k]
 			if h.size != i {
 				continue
 			}
-			if m := facts.of(h.id); m != nil {
-				h.holds(&m.Blocks, p.size, most)
+			if m := facts.at(h.id); m != (byTier{}) {
+				h.holds(&m, p.size, most)
 			}
-			if m := approx.of(h.id); m != nil && h.blocks == Approximate {
-				h.holds(&m.Blocks, p.size, most)
+			if m := approx.at(h.id); m != (byTier{}) && h.blocks == Approximate {
+				h.holds(&m, p.size, most)
 			}
-			if m := guesses.of(h.id); m != nil {
-				h.expects(&m.Blocks, p.size, most)
+			if m := guesses.at(h.id); m != (byTier{}) {
+				h.expects(&m, p.size, most)
 			}
 		}
 	}
 }
 
-// cursor goes through matches, which are ordered by target.
+// byTier is blocks by tier, as in an index.Match.
+type byTier = [fleet.NumTiers]uint32
+
+// cursor goes through what was matched.
 type cursor struct {
-	all  []index.Match
+	of   *index.Layers
 	next int
 }
 
-// of finds the match of a target, or nil. Targets are asked for in ascending order.
-func (c *cursor) of(id fleet.TargetID) *index.Match {
-	for c.next < len(c.all) && c.all[c.next].Target < id {
+// at is what was matched of a target, in blocks by tier. Targets are asked for in ascending order.
+func (c *cursor) at(id fleet.TargetID) byTier {
+	others := c.of.Others
+	for c.next < len(others) && others[c.next].Target < id {
 		c.next++
 	}
-	if c.next == len(c.all) || c.all[c.next].Target != id {
-		return nil
+	if c.next < len(others) && others[c.next].Target == id {
+		return others[c.next].Blocks
 	}
-	return &c.all[c.next]
+	for k := len(c.of.All) - 1; k >= 0; k-- {
+		if x := &c.of.All[k]; x.Set.Has(id) {
+			return byTier{fleet.Device: x.Blocks}
+		}
+	}
+	return byTier{}
 }
 
 // tell describes the kinds and holds to the policy, for a prompt of so many tokens, and finds the deepest match among

@@ -21,6 +21,9 @@ func (w *work) promptFor(size int) int {
 	p := &w.prompts[n]
 	p.size, p.locals, p.chain, p.facts, p.guesses = size, p.locals[:0], p.chain[:0], p.facts[:0], p.guesses[:0]
 	p.approx = p.approx[:0]
+	p.quick.facts.Reset()
+	p.quick.guesses.Reset()
+	p.quick.approx.Reset()
 	return n
 }
 
@@ -61,19 +64,36 @@ func (o *Oracle) ask(r *RouteRequest, w *work) {
 			Model: r.Model, BlockSize: p.size, LoRAName: r.LoRAName, LoRARevision: r.LoRARevision,
 			CacheSalt: r.CacheSalt, Secret: o.cfg.Secret, IsText: as == asText,
 		}.Keyspace()
+		isQuick := w.roster != nil
 		switch locals, ok := p.hashes(&r.Prompt); {
 		case !ok:
 			p.chain = r.Prompt.appendChain(p.chain, ks, p.size)
-			if as == asTokens {
+			switch {
+			case as != asTokens:
+			case isQuick:
+				o.index.MatchLayers(p.chain, &p.quick.facts)
+			default:
 				p.facts = o.index.Match(p.chain, p.facts)
 			}
 		case len(locals) > 0:
 			// What is held is checked, not made; the rest is needed too, for what this request will leave.
-			p.chain, p.facts = o.index.MatchLocals(ks.Root(locals[0]), locals[1:], p.chain, p.facts)
+			if first := ks.Root(locals[0]); isQuick {
+				p.chain = o.index.MatchLocalsLayers(first, locals[1:], p.chain, &p.quick.facts)
+			} else {
+				p.chain, p.facts = o.index.MatchLocals(first, locals[1:], p.chain, p.facts)
+			}
 			p.chain = block.AppendChainAfter(p.chain, p.chain[len(p.chain)-1], locals[len(p.chain):])
 		}
+		isApprox := o.approximated[as].Load() > 0
+		if isQuick {
+			o.guesses.layers(p.chain, &p.quick.guesses)
+			if isApprox {
+				o.approx[as].MatchLayers(p.chain, &p.quick.approx)
+			}
+			continue
+		}
 		p.guesses = o.guesses.match(p.chain, p.guesses)
-		if o.approximated[as].Load() > 0 {
+		if isApprox {
 			p.approx = o.approx[as].Match(p.chain, p.approx)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/index"
 	"github.com/kvoracle/kvoracle/internal/load"
 )
 
@@ -37,16 +38,28 @@ type seat struct {
 type lineup struct {
 	ids   []fleet.TargetID
 	seats []int32
+	sets  []index.Set // the same ids, by block size, in the order of work.prompts
 }
 
-func (l *lineup) add(id fleet.TargetID, seat int) {
+// add appends a target whose block size is that of so many before it.
+func (l *lineup) add(id fleet.TargetID, seat, size int) {
 	l.ids, l.seats = append(l.ids, id), append(l.seats, int32(seat))
+	for size >= len(l.sets) {
+		l.sets = append(l.sets, nil)
+	}
+	s := &l.sets[size]
+	if n := int(id/64) + 1 - len(*s); n > 0 {
+		*s = append(*s, make(index.Set, n)...)
+	}
+	(*s)[id/64] |= 1 << (id % 64)
 }
 
-// isDense says that the ids have no gaps.
-func (l *lineup) isDense() bool {
-	n := len(l.ids)
-	return n > 0 && int(l.ids[n-1])-int(l.ids[0]) == n-1
+// reset empties it and keeps its memory.
+func (l *lineup) reset() {
+	l.ids, l.seats = l.ids[:0], l.seats[:0]
+	for i := range l.sets {
+		l.sets[i] = l.sets[i][:0]
+	}
 }
 
 // rosterOf gives the roster of a model, or nil when no worker serves it.
@@ -120,7 +133,7 @@ func (o *Oracle) newRoster(workers []*fleet.Worker) *roster {
 	slices.SortFunc(ro.seats, func(a, b seat) int { return cmp.Compare(a.id, b.id) })
 	for i := range ro.seats {
 		if s := &ro.seats[i]; s.isPlain {
-			ro.plain.add(s.id, i)
+			ro.plain.add(s.id, i, slices.Index(ro.sizes, s.worker.BlockSize))
 		}
 	}
 	return ro
@@ -157,34 +170,12 @@ func (o *Oracle) enlist(view *fleet.View, r *RouteRequest, w *work) bool {
 		return len(w.lineup.ids) > 0
 	}
 	allowed, denied, addresses := newNames(r.Allowed), newNames(r.Denied), newNames(r.Addresses)
-	w.own.ids, w.own.seats = w.own.ids[:0], w.own.seats[:0]
+	w.own.reset()
 	for i := range ro.seats {
 		if s := &ro.seats[i]; exclusion(s.worker, r, &allowed, &denied, &addresses) == NotExcluded {
-			w.promptFor(s.worker.BlockSize)
-			w.own.add(s.id, i)
+			w.own.add(s.id, i, w.promptFor(s.worker.BlockSize))
 		}
 	}
 	w.lineup = w.own
 	return len(w.lineup.ids) > 0
-}
-
-// seek is the first place at or after from whose id is not below id, which is from itself where everybody is asked for.
-func (l *lineup) seek(id fleet.TargetID, from int) int {
-	if from < len(l.ids) && l.ids[from] == id {
-		return from
-	}
-	return l.find(id, from)
-}
-
-func (l *lineup) find(id fleet.TargetID, from int) int {
-	if from == len(l.ids) {
-		return from
-	}
-	if d := int64(id) - int64(l.ids[from]); d <= 0 {
-		return from
-	} else if at := from + int(d); at < len(l.ids) && l.ids[at] == id {
-		return at // ids without gaps
-	}
-	i, _ := slices.BinarySearch(l.ids[from:], id)
-	return from + i
 }

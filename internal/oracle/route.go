@@ -109,15 +109,16 @@ type work struct {
 	roster *roster // nil: the long way
 	lineup lineup  // who may take it
 	own    lineup  // memory for one that is not the roster's
-	said   []said  // of the lineup
 	kinds  []kind  // what several hold alike
 	kind   []uint8 // of the lineup
 	full   []uint8 // of those of it that are not full, where some are
 	slots  [kindSlots]uint8
-	holds  []hold // what some hold alone, by id
-	table  []policy.Holder
-	common []policy.Holder
-	picked policy.Pick
+
+	pattern [64]uint8 // one kind
+	holds   []hold    // what some hold alone, by id
+	table   []policy.Holder
+	common  []policy.Holder
+	picked  policy.Pick
 	// isWhole: no target had to give up blocks.
 	isWhole bool
 
@@ -158,6 +159,7 @@ type promptAt struct {
 	facts   []index.Match
 	guesses []index.Match
 	approx  []index.Match // of targets that do not report
+	quick   layered       // instead of these, the quick way
 }
 
 func (w *work) reset(now time.Time) {
