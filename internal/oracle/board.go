@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
@@ -66,6 +67,19 @@ func (o *Oracle) follow(ro *roster, now time.Time) {
 			b.move(ro, s, m.PendingPrefillSeconds)
 		}
 	}
+	b.settle(ro)
+}
+
+// settle finds anew what the rows of a roster do not go below, where they have changed.
+func (b *board) settle(ro *roster) {
+	for i, groups := range ro.stale {
+		ro.stale[i] = 0
+		for ; groups != 0; groups &= groups - 1 {
+			k := i*64 + bits.TrailingZeros64(groups)
+			from := k * policy.LeastRows
+			ro.least[k] = policy.NewLeast(b.rows, ro.plain.ids[from:min(from+policy.LeastRows, len(ro.plain.ids))])
+		}
+	}
 }
 
 // move is update where only what is pending has changed, as it does of everybody that waits when the clock has moved: it
@@ -78,7 +92,12 @@ func (b *board) move(ro *roster, s *seat, pending float64) {
 		ro.count(s, p, 1)
 	}
 	p.state.PendingPrefillSeconds = pending
-	b.rows[s.id].Base = p.flow.Base(pending)
+	base := p.flow.Base(pending)
+	b.rows[s.id].Base = base
+	if s.isPlain { // what is pending gets less, and nobody need look at the others
+		l := &ro.least[s.place/policy.LeastRows]
+		l.Base = min(l.Base, base)
+	}
 }
 
 // update makes a target's row anew.
@@ -94,6 +113,10 @@ func (b *board) update(ro *roster, s *seat, st *load.State) {
 	loadOf(&c, st)
 	b.rows[s.id], p.flow = policy.NewFlowingRow(&c, policy.Prices{}) // what the market prices beyond prefill would be in it
 	b.chosen[s.id] = st.LastChosen
+	if s.isPlain {
+		group := s.place / policy.LeastRows
+		ro.stale[group/64] |= 1 << (group % 64)
+	}
 }
 
 // count counts a target with its roster, or takes it out.

@@ -22,6 +22,8 @@ const (
 	quickTries = 2
 	// rankedPlaces is how many places are ranked and remembered at least, for who asks for the reasons later.
 	rankedPlaces = 4
+	// sieveLeast is from how many targets on it is worth while to pass over those that cannot win.
+	sieveLeast = 8
 )
 
 // pick chooses from the board and leaves the first places, and the deepest match wherever it ranks, as the candidates of
@@ -34,8 +36,11 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 	o.follow(ro, now)
 
 	table := policy.Table{Rows: b.rows, Chosen: b.chosen, Members: w.lineup.ids, Kind: w.kind}
-	if ro.full > 0 {
+	switch {
+	case ro.full > 0:
 		table.Members, table.Kind = o.notFull(w)
+	case len(w.lineup.ids) >= sieveLeast && len(w.lineup.ids) == len(ro.plain.ids) && &w.lineup.ids[0] == &ro.plain.ids[0]:
+		table.Usual, table.Least = w.usualKind(), ro.least
 	}
 	if len(table.Members) == 0 {
 		return errNobody
@@ -87,6 +92,17 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 	}
 	w.choice.Best, w.choice.Reason = 0, w.picked.Reason
 	return nil
+}
+
+// usualKind is the kind that most are of.
+func (w *work) usualKind() uint8 {
+	usual := 0
+	for i := range w.kinds {
+		if w.kinds[i].n > w.kinds[usual].n {
+			usual = i
+		}
+	}
+	return uint8(usual)
 }
 
 // notFull lists those of the lineup that take another request and their kinds, and leaves only those among the holds and in

@@ -7,6 +7,7 @@ import (
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/index"
 	"github.com/kvoracle/kvoracle/internal/load"
+	"github.com/kvoracle/kvoracle/internal/policy"
 )
 
 // roster is a model's targets as decisions need them, made once for each change of the model's workers. What is above the
@@ -19,9 +20,11 @@ type roster struct {
 	named   bool            // all of those say where they are reached
 	steady  steadiness      // of all targets, at least these
 
-	peers *load.Peers // nil: nothing was decided yet
-	busy  int         // of plain, those that are not full and have prefill pending
-	full  int         // seats that are full
+	peers *load.Peers    // nil: nothing was decided yet
+	busy  int            // of plain, those that are not full and have prefill pending
+	full  int            // seats that are full
+	least []policy.Least // of the board's rows of plain, in its order; see board.settle
+	stale []uint64       // a bit for each of them that is to be found anew
 }
 
 // seat is one target.
@@ -31,6 +34,7 @@ type seat struct {
 	most    int // requests that it takes at once; 0: any number
 	id      fleet.TargetID
 	rank    int32
+	place   int32 // in plain; not isPlain: nowhere
 	isPlain bool
 }
 
@@ -133,9 +137,12 @@ func (o *Oracle) newRoster(workers []*fleet.Worker) *roster {
 	slices.SortFunc(ro.seats, func(a, b seat) int { return cmp.Compare(a.id, b.id) })
 	for i := range ro.seats {
 		if s := &ro.seats[i]; s.isPlain {
+			s.place = int32(len(ro.plain.ids))
 			ro.plain.add(s.id, i, slices.Index(ro.sizes, s.worker.BlockSize))
 		}
 	}
+	groups := (len(ro.plain.ids) + policy.LeastRows - 1) / policy.LeastRows
+	ro.least, ro.stale = make([]policy.Least, groups), make([]uint64, (groups+63)/64)
 	return ro
 }
 

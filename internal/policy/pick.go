@@ -22,6 +22,11 @@ type Table struct {
 	// which is not read for what it holds.
 	Kinds []Holder
 	Kind  []uint8
+	// Usual is the kind that most members have, as far as it is known; only the time of a choice depends on it.
+	Usual uint8
+	// Least says what no row of some members goes below: Least[i] of the LeastRows from LeastRows*i on. With it most are
+	// not looked at. nil: it is not known.
+	Least []Least
 	// Session is the target that served the request's session last, if HasSession.
 	Session    fleet.TargetID
 	HasSession bool
@@ -44,6 +49,9 @@ type Pick struct {
 	ties  []tie     // the first of those that tie and hold alike
 	near  []int32   // members that may be among the first when what is paid is taken off
 	same  []uint8   // zeros, for members of one kind
+	lows  []low     // of the groups of Table.Least
+	usual uint8     // Table.Usual
+	alike [3]uint8  // kinds that cost no less at the least
 	floor bound     // where somebody holds something
 }
 
@@ -79,11 +87,15 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 	keep := min(max(places, 2), len(t.Members)) // the reason compares the first two
 
 	q := asked(req)
-	d.price(&q, t)
-	slack := q.slack()
-	d.smallest(keep, slack)
-	if slack > 0 {
-		d.discount(&q, t, keep)
+	if t.Least != nil {
+		d.sieve(&q, t, keep)
+	} else {
+		d.price(&q, t)
+		slack := q.slack()
+		d.smallest(keep, slack)
+		if slack > 0 {
+			d.discount(&q, t, keep)
+		}
 	}
 	least := d.Top[0].Cost
 	d.rank(t, least)
@@ -136,10 +148,7 @@ func (q *question) sizeOf(h *Holder) size {
 
 // price fills d.costs, without what is paid of copies, and d.pos. Where somebody holds something it finds d.floor, too.
 func (d *Pick) price(q *question, t *Table) {
-	d.sizes = slices.Grow(d.sizes[:0], 256)
-	for i := range d.kinds {
-		d.sizes = append(d.sizes, q.sizeOf(&d.kinds[i]))
-	}
+	d.measure(q)
 	d.costs = slices.Grow(d.costs[:0], len(t.Members))[:len(t.Members)]
 	first, last := int(t.Members[0]), int(t.Members[len(t.Members)-1])
 	if !q.isHeld && len(d.sizes) == 1 && last-first == len(t.Members)-1 {
@@ -148,15 +157,30 @@ func (d *Pick) price(q *question, t *Table) {
 		d.priceEach(q, t)
 	}
 
+	d.findHolders(t)
+	for k, at := range d.pos {
+		h := &t.Holders[k]
+		s := q.sizeOf(h)
+		d.costs[at] = t.Rows[h.Target].cost(q.out, q.price, s.own, s.pairs, s.need) + h.Transfer
+	}
+}
+
+// measure fills d.sizes.
+func (d *Pick) measure(q *question) {
+	d.sizes = slices.Grow(d.sizes[:0], 256)
+	for i := range d.kinds {
+		d.sizes = append(d.sizes, q.sizeOf(&d.kinds[i]))
+	}
+}
+
+// findHolders fills d.pos.
+func (d *Pick) findHolders(t *Table) {
 	d.pos = d.pos[:0]
 	from := 0
 	for k := range t.Holders {
-		h := &t.Holders[k]
-		at := t.find(h.Target, from)
+		at := t.find(t.Holders[k].Target, from)
 		d.pos = append(d.pos, int32(at))
 		from = at + 1
-		s := q.sizeOf(h)
-		d.costs[at] = t.Rows[h.Target].cost(q.out, q.price, s.own, s.pairs, s.need) + h.Transfer
 	}
 }
 

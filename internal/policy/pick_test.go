@@ -74,6 +74,9 @@ func TestPickEqualsChoose(t *testing.T) {
 		if r.IntN(2) == 0 {
 			withKinds(r, req, table, sorted)
 		}
+		if r.IntN(2) == 0 {
+			table.Least = leastOf(r, table)
+		}
 		LeastTime{}.Pick(req, table, &got)
 
 		places := req.Places
