@@ -229,6 +229,7 @@ func (ix *Index) begins(key member, i uint32, up place, p Parent, ids []block.ID
 		ix.bury(h)
 		return 0, 0, got == 0
 	}
+	ix.addHead(h)
 	n = 1 + ix.index(h, 1, ids[0], ids[1:], rest(versions, 1))
 	if n < len(ids) {
 		ix.enlist(h, key, i, n, &covers{})

@@ -22,7 +22,7 @@
 // first one follows. It grows at its end and is cut there; chains that part ways inside it go on in other segments, and
 // nothing is ever split. While one ledger's chain is told piece by piece, its segment has room for twice as many blocks;
 // when that ledger goes on elsewhere, it has what it needs. Tables of 32-bit locations, in which ids are looked up where they
-// stand, find blocks by id.
+// stand, find blocks by id; heads, one word for each segment, find what begins with a block.
 //
 // What a ledger has of a segment is a part: nearly always so many leading blocks, once each, in the device. The segment's
 // list has a member for it, one word: target, slot, and how many leading blocks have a level. Holes, copies, farther tiers
@@ -43,6 +43,7 @@
 //	              nobody whose parent is connected holds it elsewhere; else in the one segment that begins with it there
 //	len(segment)  = most that any part of it reaches to
 //	table         = { location(b) : b a block of some segment }
+//	heads         = { segments }
 //	entries       = held + ghosts <= MaxBlocks, over all ledgers, visible, aside or waiting for Reclaim; what a step of
 //	                Reclaim has paid for but not yet freed, less than one segment, is not counted
 //	parts        <= max(MaxBlocks/8, 4096), likewise, but for what a store under way or a parent that came late adds; so
@@ -97,9 +98,9 @@
 //
 //	id            8    and about 0.4 for pieces not full, freed or waiting
 //	location      6.4  5.3 in lines that are 74 to 92 % full, at any time some tables more and some less
-//	segment       0.4  64 for each, with the member of a single holder
+//	segment       0.5  64 for each, with the member of a single holder, and 11 to 21 of heads
 //	part          0.3  52 for each
-//	together     15.5  16.4 measured, the process and its runtime included
+//	together     15.6  16.7 measured, the process and its runtime included
 //
 // Another holder of the same block costs a member of two words and a part, 68 bytes for up to 512 blocks. The published
 // gate, 35 % of holder-blocks with 8 holders and 15 % with 64, has 0.65 different blocks for each holder-block, which gives
@@ -107,7 +108,8 @@
 //
 // Match: a look-up for each segment on the way, then a step for each member of it; comparing is a load for each block up to
 // 64 and one for each segment in longer chains. When nothing of it is in a cache, that is four loads which follow from one
-// another for each segment: the table, its line, the segment, and its ids and list side by side. Store: one look at one line
+// another for each segment: where the heads are, the word, the segment, and its ids and list side by side; the first two are
+// in a cache as a rule, and all there is to an unknown prompt. Store: one look at one line
 // of a table for each new block, or at two side by side, for eight blocks or more at a time, and one entry; none for those
 // that follow each other in memory. A chain that is told in pieces is copied about twice before it is all there. Remove: a
 // look-up for each block that does not stand beside the one before. Both: two locks for each segment touched. A hole or its

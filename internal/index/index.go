@@ -23,7 +23,7 @@ type Config struct {
 	// but is not held. About 10 to 16 bytes each in long chains; see doc.go. Beyond it the largest ledgers give up
 	// blocks; see evict.go. 0: 64 Mi; at most 2^29.
 	//
-	// Where chains part ways all the time each piece of one costs about 160 bytes besides. Of those there are at most an
+	// Where chains part ways all the time each piece of one costs about 180 bytes besides. Of those there are at most an
 	// eighth of MaxBlocks (or 4,096 if that is more), so that all together take no more than about 40 bytes times MaxBlocks.
 	MaxBlocks int
 	// MaxOrphans bounds, for each visible ledger, the blocks that were stored under a parent which was not there and
@@ -88,7 +88,9 @@ type Index struct {
 	key    uint64 // odd; see hash
 	space  space
 	shards [numShards]shard
-	tables [numTables]table
+	// Where each shard's heads are, apart from its lock, which is written all the time; 0: there are none.
+	headsAt [numShards]atomic.Uint64
+	tables  [numTables]table
 }
 
 // New makes an empty index.

@@ -136,7 +136,7 @@ func checkMember(t *testing.T, l *Ledger, i uint32) {
 	}
 }
 
-// checkMemory checks that table, segments and lists agree, and counts how many ledgers are on how many segments in all.
+// checkMemory checks that table, heads, segments and lists agree, and counts how many ledgers are on how many segments in all.
 func checkMemory(t *testing.T, ix *Index) (listed int) {
 	t.Helper()
 	q := ix.enter()
@@ -207,6 +207,7 @@ func checkMemory(t *testing.T, ix *Index) (listed int) {
 			t.Errorf("table %d has %d locations, says %d", i, n, ix.tables[i].count)
 		}
 	}
+	checkHeads(t, ix, heads)
 	twins := 0
 	for _, n := range names {
 		twins += n - 1
@@ -232,4 +233,51 @@ func checkMemory(t *testing.T, ix *Index) (listed int) {
 		t.Errorf("%d parts, want %d", ix.parts.Load(), listed)
 	}
 	return listed
+}
+
+// checkHeads checks that the heads of all shards are the segments, once each and where they are found.
+func checkHeads(t *testing.T, ix *Index, want map[Parent]map[block.ID]bool) {
+	t.Helper()
+	live := 0
+	for i := range ix.shards {
+		hs, where := &ix.shards[i].heads, ix.headsAt[i].Load()
+		if where == 0 {
+			if *hs != (heads{}) {
+				t.Errorf("shard %d has no words and %+v", i, *hs)
+			}
+			continue
+		}
+		w, _ := ix.headsWords(where)
+		n, used := 0, 0
+		for _, v := range w {
+			if v == 0 {
+				continue
+			}
+			used++
+			if v == gone {
+				continue
+			}
+			n++
+			h := handle(uint32(v))
+			s := ix.segment(h)
+			p := Parent{ID: s.parent, IsRoot: s.isRoot}
+			if p.IsRoot {
+				p.ID = 0
+			}
+			if got := ix.head(p, s.head); !want[p][s.head] || int(h%numShards) != i || got != h {
+				t.Errorf("shard %d: %x is segment %d, %d after %v; found %d", i, v, h, s.head, p, got)
+			}
+		}
+		if n == 0 || n != hs.live || used != hs.used || 4*used > 3*len(w) {
+			t.Errorf("shard %d: %d heads in %d of %d words, says %+v", i, n, used, len(w), *hs)
+		}
+		live += n
+	}
+	segments := 0
+	for _, heads := range want {
+		segments += len(heads)
+	}
+	if live != segments {
+		t.Errorf("%d heads, want %d", live, segments)
+	}
 }

@@ -82,6 +82,7 @@ func written(b uint64) int                   { return int(b >> 48) }
 type shard struct {
 	mu    sync.Mutex // for all changes of its segments
 	arena arena
+	heads heads
 	end   uint32   // first number never used
 	most  uint64   // handles below have memory
 	free  []uint32 // numbers
@@ -99,6 +100,9 @@ func (s *shard) init(space *space) {
 	s.arena.space = space
 	s.end = 1
 }
+
+// shardOf chooses the shard of segments that begin with a block.
+func shardOf(hash uint64) uint64 { return hash >> 20 % numShards }
 
 func (ix *Index) shard(h handle) *shard { return &ix.shards[h&(numShards-1)] }
 
@@ -118,7 +122,7 @@ func (ix *Index) newSegment(p Parent, ids []block.ID) handle {
 	if ix.space.isTight.Load() {
 		return 0
 	}
-	at := ix.hash(ids[0]) >> 20 % numShards
+	at := shardOf(ix.hash(ids[0]))
 	sh := &ix.shards[at]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -206,6 +210,9 @@ func (ix *Index) trim(h handle, n int) {
 	ids := ix.words(pos, old)
 	for i := old - 1; i >= n; i-- {
 		ix.remove(block.ID(ids[i]), at(h, i))
+	}
+	if n == 0 {
+		ix.dropHead(h)
 	}
 	switch {
 	case n == 0:

@@ -300,37 +300,6 @@ func (ix *Index) is(l location, id block.ID) bool {
 	return l.index() < written(b) && *ix.space.words.at(pos + uint32(l.index())) == uint64(id)
 }
 
-// head finds the segment that begins with a block after a parent, or 0. It is each, spelled out for Match.
-func (ix *Index) head(p Parent, id block.ID) handle {
-	hash := ix.hash(id)
-	s := ix.load(ix.table(hash))
-	home, first, tag := s.home(hash)
-	want, rest := tag>>2*0x01010101, tag&3
-	i := home
-	for range s.lines() {
-		w := s.line(i)
-		notes := atomic.LoadUint32(&w[lineNotes])
-		for g := range lineNotes {
-			for m := matches(atomic.LoadUint32(&w[g]), want); m != 0; m &= m - 1 {
-				k := 4*g + bits.TrailingZeros32(m)/8
-				l := location(atomic.LoadUint32(&w[lineFirst+k]))
-				if l == 0 || l.index() != 0 || tagOf(notes, k) != rest {
-					continue
-				}
-				t := ix.segment(l.segment())
-				if t.head == id && t.isRoot == p.IsRoot && (p.IsRoot || t.parent == p.ID) {
-					return l.segment()
-				}
-			}
-		}
-		if passed(notes) == 0 {
-			return 0
-		}
-		i = s.next(i, home, first)
-	}
-	return 0
-}
-
 // isKnown reports whether a block is anywhere, and the version of its table that this is of.
 func (ix *Index) isKnown(id block.ID) (isThere bool, version uint64) {
 	hash := ix.hash(id)
