@@ -14,7 +14,7 @@ func TestNothingIsLearnedAway(t *testing.T) {
 		l := New()
 		l.Begin(0, "h100")
 		for i := range 3000 {
-			l.Publish()
+			l.Publish(0)
 			f := l.Of(0).Factors
 			p, _ := w.next(0)
 			p.Booked = float64(1000 * i)

@@ -26,6 +26,10 @@
 // prompts to the lucky and repeats prefixes there. For the same reason all targets of a class see what it has learned at
 // one moment, when Publish is called.
 //
+// A worker may become another one: throttled, or well again. When all but one of its newest few samples say so beyond their
+// error, the older ones are given up. And a worker of which nothing was heard for half a minute is believed in less and less:
+// who looks slow is not asked where others are idle, and nobody would find out that it is well.
+//
 // Invariants, for any input: every factor is finite and in [MinFactor, MaxFactor]; a sample with a number that is not
 // finite, negative or absurd is refused and counted and changes nothing; memory is bounded by the highest TargetID and
 // MaxClasses; a target that begins a new life, or another class, starts from what its class has learned, and a class

@@ -82,7 +82,7 @@ func TestWrongPriorIsCorrected(t *testing.T) {
 				for i := range 600 {
 					p, seconds := w.next(0)
 					if i >= 300 { // what would be predicted of it
-						l.Publish()
+						l.Publish(0)
 						f := l.Of(0)
 						e := timeOf(&p, &f.Factors, p.Booked == p.Done-seconds)/seconds - 1
 						bias, spread, n = bias+e, spread+math.Abs(e), n+1
@@ -119,7 +119,7 @@ func TestItFollows(t *testing.T) {
 	predicted, took := 0.0, 0.0
 	for range 100 {
 		p, seconds := w.next(0)
-		l.Publish()
+		l.Publish(0)
 		f := l.Of(0)
 		predicted += timeOf(&p, &f.Factors, p.Booked == p.Done-seconds)
 		took += seconds
@@ -144,8 +144,11 @@ func TestWorkersOfOneClassDiffer(t *testing.T) {
 			p, _ := w.next(fleet.TargetID(id))
 			l.FirstToken(&p)
 		}
+		// One is asked as often as the other, however long it takes.
+		at := max(worlds[0].busy, worlds[1].busy)
+		worlds[0].now, worlds[1].now = at, at
 	}
-	l.Publish()
+	l.Publish(0)
 	for id, w := range worlds {
 		if got := l.Of(fleet.TargetID(id)); math.Abs(got.Factors[Linear]/w.truth[Linear]-1) > 0.1 || got.Samples < 200 {
 			t.Errorf("worker %d is %v times slower than the prior: %+v", id, w.truth[Linear], got)
@@ -173,11 +176,11 @@ func TestWorkersOfOneClassDiffer(t *testing.T) {
 func TestAlikeLookAlike(t *testing.T) {
 	const workers, slow = 32, 5
 	l, rnd := New(), rand.New(rand.NewPCG(8, 8))
-	now := make([]float64, workers)
-	for id := range now {
+	busy := make([]float64, workers)
+	for id := range busy {
 		l.Begin(fleet.TargetID(id), "a")
 	}
-	for range 6000 {
+	for i := range 6000 {
 		id := min(rnd.IntN(workers), rnd.IntN(workers)) // the first ones are asked most
 		k := 1.0
 		if rnd.IntN(3) == 0 {
@@ -189,10 +192,11 @@ func TestAlikeLookAlike(t *testing.T) {
 			truth *= 1.25
 		}
 		took := truth * (1 + (rnd.Float64()-0.5)/k) // up to half an iteration sooner or later
-		now[id] += took + 1
-		l.FirstToken(&Prefill{Target: fleet.TargetID(id), Booked: now[id] - took, Done: now[id], Parts: parts, Iterations: k})
+		begun := max(busy[id], float64(i)*0.02)
+		busy[id] = begun + took
+		l.FirstToken(&Prefill{Target: fleet.TargetID(id), Booked: begun, Done: busy[id], Parts: parts, Iterations: k})
 	}
-	l.Publish()
+	l.Publish(0)
 	usual := l.Of(0).Factors[Linear]
 	if math.Abs(usual/1.3-1) > 0.03 {
 		t.Errorf("a worker of the class is believed %v times slower than the prior, want 1.3", usual)
@@ -204,6 +208,133 @@ func TestAlikeLookAlike(t *testing.T) {
 		}
 		if math.Abs(got-want) > 0.04*(want-1)/0.25 {
 			t.Errorf("worker %d is believed %v times slower than the first, want %v", id, got, want)
+		}
+	}
+}
+
+// crowd is workers of one class that are asked in turn, twice a second.
+type crowd struct {
+	l    *Learner
+	rnd  *rand.Rand
+	slow []float64 // by worker: how many times slower than the class
+	busy []float64
+	now  float64
+}
+
+func newCrowd(workers int) *crowd {
+	c := &crowd{l: New(), rnd: rand.New(rand.NewPCG(11, 11)), slow: make([]float64, workers), busy: make([]float64, workers)}
+	for id := range c.slow {
+		c.l.Begin(fleet.TargetID(id), "a")
+		c.slow[id] = 1
+	}
+	return c
+}
+
+// ask sends one worker a prefill of so many iterations, which takes some times longer than it would.
+func (c *crowd) ask(id int, k, times float64) {
+	c.now += 0.5
+	parts := Parts{Linear: 0.045 * k, Iteration: 0.003 * k, Floor: 0.0075 * k}
+	took := (parts[Linear] + parts[Iteration]) * c.slow[id] * times * (1 + (c.rnd.Float64()-0.5)/k)
+	begun := max(c.busy[id], c.now)
+	c.busy[id] = begun + took
+	c.l.FirstToken(&Prefill{Target: fleet.TargetID(id), Booked: begun, Done: c.busy[id], Parts: parts, Iterations: k})
+}
+
+// run sends so many to each but for one, with a third of them long.
+func (c *crowd) run(rounds, without int) {
+	for range rounds {
+		for id := range c.slow {
+			if id != without {
+				c.ask(id, c.length(), 1)
+			}
+		}
+	}
+	c.l.Publish(c.now)
+}
+
+func (c *crowd) length() float64 {
+	if c.rnd.IntN(3) == 0 {
+		return float64(2 + c.rnd.IntN(12))
+	}
+	return 1
+}
+
+// than is how many times slower one is believed to be than another.
+func (c *crowd) than(id, other int) float64 {
+	return c.l.Of(fleet.TargetID(id)).Factors[Linear] / c.l.Of(fleet.TargetID(other)).Factors[Linear]
+}
+
+// TestSuddenlySlow: a worker that becomes four times slower is found out within a dozen of its prefills, be they short, long
+// or both, and so is one that is well again; the others are what they were.
+func TestSuddenlySlow(t *testing.T) {
+	for name, length := range map[string]func(*crowd) float64{
+		"short": func(*crowd) float64 { return 1 }, "long": func(*crowd) float64 { return 8 }, "both": (*crowd).length,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCrowd(8)
+			c.run(300, -1)
+			for _, step := range []struct{ slow, least, most float64 }{{4, 2.5, 5}, {1, 0.7, 1.3}} {
+				c.slow[7] = step.slow
+				for range 14 {
+					c.run(1, 7)
+					c.ask(7, length(c), 1)
+				}
+				c.l.Publish(c.now)
+				if got := c.than(7, 0); got < step.least || got > step.most {
+					t.Errorf("after 14 prefills of a worker that is %v times slower it is believed %.2f times", step.slow, got)
+				}
+				if got := c.than(3, 0); got != 1 {
+					t.Errorf("another one is believed %.3f times slower", got)
+				}
+			}
+		})
+	}
+}
+
+// TestLuckIsNoChange: a prefill here and there that takes ten times as long, two of them in a row even, makes no worker slow.
+func TestLuckIsNoChange(t *testing.T) {
+	c := newCrowd(4)
+	c.run(200, -1)
+	for i := range 400 {
+		times := 1.0
+		if i%40 < 2 {
+			times = 10
+		}
+		c.ask(2, c.length(), times)
+		c.run(1, 2)
+		if got := c.than(2, 0); got > 1.1 {
+			t.Fatalf("after %d prefills, of which one in twenty stood still, the worker is believed %.2f times slower", i, got)
+		}
+	}
+}
+
+// TestSlowIsTriedAgain: who was slow when it was last heard of looks like the others again after a while, and is known as
+// well with the first prefill that shows it, or as slow as it was.
+func TestSlowIsTriedAgain(t *testing.T) {
+	for _, isWell := range []bool{true, false} {
+		c := newCrowd(4)
+		c.slow[3] = 4
+		c.run(300, -1)
+		if got := c.than(3, 0); got < 3 {
+			t.Fatalf("it is believed %.2f times slower, want 4", got)
+		}
+		c.run(12, 3) // 18 s
+		if got := c.than(3, 0); got < 3 {
+			t.Errorf("after 18 s without a word it is believed %.2f times slower, want 4", got)
+		}
+		before := c.than(3, 0)
+		c.run(120, 3) // 180 s
+		if got := c.than(3, 0); got != 1 {
+			t.Errorf("after 3 minutes without a word it is believed %.3f times slower, and is never asked", got)
+		}
+		want := before
+		if isWell {
+			c.slow[3], want = 1, 1
+		}
+		c.ask(3, 4, 1)
+		c.run(8, 3) // 12 s
+		if got := c.than(3, 0); math.Abs(got/want-1) > 0.25 {
+			t.Errorf("is well %v: it is believed %.2f times slower, want %.2f", isWell, got, want)
 		}
 	}
 }
@@ -228,7 +359,7 @@ func TestWhatTheModelMissesIsNoSpeed(t *testing.T) {
 		now[id] += took + 1
 		l.FirstToken(&Prefill{Target: fleet.TargetID(id), Booked: now[id] - took, Done: now[id], Parts: Parts{Linear: predicted}, Iterations: 10})
 		if i > 200 && i%100 == 0 {
-			l.Publish()
+			l.Publish(0)
 			for id := range fleet.TargetID(workers) {
 				seen++
 				if math.Abs(l.Of(id).Factors[Linear]/l.Of((id + 1) % workers).Factors[Linear]-1) > 0.02 {
@@ -255,7 +386,7 @@ func TestClassIsPublishedAtOnce(t *testing.T) {
 	if a, b := l.Of(0).Factors, l.Of(2).Factors; a != b || a[Linear] != 1 {
 		t.Errorf("before the publication: %v and %v, want the prior", a, b)
 	}
-	l.Publish()
+	l.Publish(0)
 	if a, b := l.Of(0).Factors, l.Of(2).Factors; a != b || a[Linear] < 3.5 {
 		t.Errorf("after it: %v and %v, want about 4", a, b)
 	}
@@ -268,7 +399,7 @@ func TestWholeRequests(t *testing.T) {
 	for range 300 {
 		f := l.Of(1)
 		l.Whole(1, 4, f.Factors[Linear]*1) // four times slower
-		l.Publish()
+		l.Publish(0)
 	}
 	if f := l.Of(1).Factors[Linear]; f < 1.9 || f > 4 {
 		t.Errorf("from whole requests: %v, want 4 or half of it at least", f)
@@ -293,7 +424,7 @@ func FuzzLearner(f *testing.F) {
 			l.FirstToken(&Prefill{Booked: booked + shift, Done: done + shift + 0.01, Parts: Parts{0.01, 0.001}})
 			l.Whole(0, a, predicted)
 		}
-		l.Publish()
+		l.Publish(0)
 		got := l.Of(0)
 		for i, v := range got.Factors {
 			if !(v >= MinFactor && v <= MaxFactor) {
@@ -328,7 +459,7 @@ func TestEndsAloneTellNoWorkerFromAnother(t *testing.T) {
 	l.Begin(2, "a")
 	for range 100 {
 		l.Whole(1, 0.1, l.Of(1).Factors[Linear])
-		l.Publish()
+		l.Publish(0)
 	}
 	if a, b := l.Of(1).Factors, l.Of(2).Factors; a != b || a[Linear] > 0.5 {
 		t.Errorf("the one that was told of: %v, the other: %v, want both alike and well below 1", a, b)
@@ -338,10 +469,10 @@ func TestEndsAloneTellNoWorkerFromAnother(t *testing.T) {
 		p, _ := w.next(1)
 		l.FirstToken(&p)
 	}
-	l.Publish()
+	l.Publish(0)
 	before := l.Of(1).Factors
 	l.Whole(1, 50, 1)
-	l.Publish()
+	l.Publish(0)
 	if got := l.Of(1).Factors; got != before {
 		t.Errorf("an end moved what first tokens have told: %v, before %v", got, before)
 	}

@@ -13,6 +13,8 @@ const MaxClasses = 1024
 const (
 	// together is how far apart first tokens of one iteration may be told, in seconds.
 	together = 1e-3
+	// alone is for how many seconds a sample waits for what may belong to it.
+	alone = 10
 	// longest is the longest sample in seconds. What takes longer did not compute all the while.
 	longest = 600
 	// middleStep is by how much the median of a class moves with a sample, as a share.
@@ -28,6 +30,7 @@ type Learner struct {
 	classes map[string]*class
 	refused uint64
 	samples uint64
+	now     float64 // the latest that was told
 }
 
 // class is what is learned of a performance class.
@@ -56,8 +59,10 @@ func (c *class) isLong(predicted float64) bool {
 type target struct {
 	class *class
 	pace  pace
+	told  float64 // its own speed when all was published last
 
 	busyUntil  float64 // the last first token
+	done       float64 // that of the sample
 	seconds    float64
 	parts      Parts
 	first      Parts
@@ -83,7 +88,7 @@ func (l *Learner) Begin(id fleet.TargetID, name string) {
 			l.classes[name] = c
 		}
 	}
-	l.targets[id] = &target{class: c, pace: newPace()}
+	l.targets[id] = &target{class: c, pace: newPace(), told: 1}
 }
 
 // Drop forgets a target.
@@ -131,6 +136,7 @@ func (l *Learner) FirstToken(p *Prefill) bool {
 	}
 	begun := max(p.Booked, t.busyUntil)
 	took := p.Done - begun
+	l.now = max(l.now, p.Done)
 	t.busyUntil = max(t.busyUntil, p.Done)
 	if took <= together && t.open {
 		t.add(p, max(took, 0), false) // in one iteration with the one before
@@ -143,7 +149,7 @@ func (l *Learner) FirstToken(p *Prefill) bool {
 
 func (t *target) add(p *Prefill, seconds float64, first bool) {
 	joins := t.open
-	t.open = true
+	t.open, t.done = true, p.Done
 	t.seconds += seconds
 	t.iterations = max(t.iterations, p.Iterations, 1)
 	for i := range t.parts {
@@ -171,7 +177,7 @@ func (l *Learner) close(t *target) bool {
 		parts[i] += first[i]
 	}
 	spread, predicted := spreadOf(iterations), c.fit.predict(&parts)
-	before := t.pace.factor()
+	before := t.pace.factor(l.now)
 	if !isLike(seconds, predicted) {
 		l.refused++
 		return false
@@ -182,10 +188,10 @@ func (l *Learner) close(t *target) bool {
 		return false
 	}
 	// What may be the class's error is not the target's.
-	t.pace.observe(c.isLong(predicted), seconds, predicted, math.Hypot(spread, doubt), c.fit.usual)
+	t.pace.observe(t.done, c.isLong(predicted), seconds, predicted, math.Hypot(spread, doubt), c.fit.usual)
 	l.samples++
 	c.isNewer = true
-	return t.pace.factor() != before
+	return t.pace.factor(l.now) != before
 }
 
 func valid(p *Prefill) bool {
@@ -218,12 +224,23 @@ func (l *Learner) Whole(id fleet.TargetID, seconds, predicted float64) bool {
 }
 
 // Publish makes what classes have learned what Of tells, of all their targets at one moment: workers that are alike must
-// look alike, and a worker that is asked more often is not to look cheaper or dearer for it. It says whether there was anything.
-func (l *Learner) Publish() (isNews bool) {
+// look alike, and a worker that is asked more often is not to look cheaper or dearer for it. It says whether there was anything,
+// which may also be that a speed of which nothing was heard for long is believed less.
+func (l *Learner) Publish(now float64) (isNews bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.now = max(l.now, now)
 	for _, t := range l.targets {
-		if t != nil && t.class.isNewer {
+		if t == nil {
+			continue
+		}
+		if l.now > t.done+alone {
+			l.close(t) // or it would wait for the next one, which may be long in coming to a worker that is hardly asked
+		}
+		if own := t.pace.factor(l.now); own != t.told {
+			t.told, isNews = own, true
+		}
+		if t.class.isNewer {
 			t.class.publish()
 			isNews = true
 		}
@@ -255,7 +272,7 @@ func (l *Learner) Of(id fleet.TargetID) Learned {
 		f := newFit()
 		return Learned{Factors: f.factor, Error: f.shown}
 	}
-	out, own := t.class.told, t.pace.factor()
+	out, own := t.class.told, t.pace.factor(l.now)
 	for i, f := range out.Factors {
 		out.Factors[i] = within(f * own)
 	}

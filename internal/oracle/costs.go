@@ -79,10 +79,10 @@ func (o *Oracle) retake(id fleet.TargetID, now float64) {
 func (o *Oracle) relearnAll(now time.Time) {
 	o.pricing.Lock()
 	defer o.pricing.Unlock()
-	if !o.learn.Publish() && !o.reuse.isAged.Load() {
+	at := o.seconds(now)
+	if !o.learn.Publish(at) && !o.reuse.isAged.Load() {
 		return
 	}
-	at := o.seconds(now)
 	for _, w := range o.fleet.View().Workers() {
 		for _, id := range w.Targets {
 			o.retake(id, at)

@@ -200,6 +200,24 @@ func (b *books) finished(r *Request) {
 	if l == nil {
 		return
 	}
+	b.end(r, l)
+	b.out += 0.01 * (float64(r.Output) - b.out)
+}
+
+// bury forgets an engine: what it held, and what was sent there and is lost.
+func (b *books) bury(engine int, lost []*Job) {
+	for _, j := range lost {
+		if l := b.lives[j.Request]; l != nil {
+			b.end(j.Request, l)
+		}
+	}
+	for row := range b.last {
+		b.unset(held, int32(row), engine)
+	}
+}
+
+// end takes a request off its engine's account.
+func (b *books) end(r *Request, l *life) {
 	b.firstToken(r)
 	delete(b.lives, r)
 	d := &b.desk[l.engine]
@@ -216,5 +234,4 @@ func (b *books) finished(r *Request) {
 	if d.inFlight == 0 {
 		d.activeTokens, d.heldTokens, d.toCome = 0, 0, 0
 	}
-	b.out += 0.01 * (float64(r.Output) - b.out)
 }

@@ -8,8 +8,13 @@ func RoundRobin() Chooser { return new(roundRobin) }
 type roundRobin struct{ turn int }
 
 func (c *roundRobin) Choose(_ float64, _ *Request, f *Fleet) int {
-	c.turn++
-	return (c.turn - 1) % f.Engines()
+	for range f.Engines() {
+		c.turn++
+		if e := (c.turn - 1) % f.Engines(); f.Takes(e) {
+			return e
+		}
+	}
+	return -1
 }
 
 // Random chooses evenly; one seed always gives the same choices.
@@ -17,7 +22,13 @@ func Random(seed uint64) Chooser { return &random{rand.New(rand.NewPCG(seed, 0))
 
 type random struct{ rnd *rand.Rand }
 
-func (c *random) Choose(_ float64, _ *Request, f *Fleet) int { return c.rnd.IntN(f.Engines()) }
+func (c *random) Choose(_ float64, _ *Request, f *Fleet) int {
+	all := f.taking()
+	if len(all) == 0 {
+		return -1
+	}
+	return all[c.rnd.IntN(len(all))]
+}
 
 // LeastLoaded chooses the engine with the fewest requests in flight; of several, the one not chosen for longest.
 func LeastLoaded() Chooser { return &leastLoaded{last: map[int]int{}} }
@@ -28,8 +39,11 @@ type leastLoaded struct {
 }
 
 func (c *leastLoaded) Choose(_ float64, _ *Request, f *Fleet) int {
-	best := 0
-	for e := 1; e < f.Engines(); e++ {
+	best := -1
+	for _, e := range f.taking() {
+		if best < 0 {
+			best = e
+		}
 		n, least := f.InFlight(e), f.InFlight(best)
 		if n < least || n == least && c.last[e] < c.last[best] {
 			best = e

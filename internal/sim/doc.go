@@ -40,13 +40,15 @@
 // a head is always referenced at least as long as what follows it. So the cache never has a hole, and Removed never
 // names a block whose child is still held. When all requests have finished no block is private or referenced.
 //
+// Engines may be faster or slower than the Model, and a Fleet may change while it serves: Options.Speeds and Changes.
+//
 // # What is left out
 //
 // Preemption (output is reserved at admission, with the true length, which no engine knows); output as reusable cache
 // (traces do not say which blocks it becomes); lower tiers and transfers; speculative decoding; prefill and decode on
-// separate engines; network and tokenizer time; failures. A trace's last, unfinished block is reused only with itself.
-// In an open loop a slow fleet is not asked less often. Costs are a model, see Model8B: ratios between choosers say
-// more than seconds.
+// separate engines; network and tokenizer time; failures that are noticed late. A trace's last, unfinished block is reused
+// only with itself. In an open loop a slow fleet is not asked less often. Costs are a model, see Model8B: ratios between
+// choosers say more than seconds.
 //
 // # Ownership
 //

@@ -10,11 +10,13 @@ import (
 // engine is one continuous-batching engine. Between two calls it is either idle or in a step: one iteration with
 // prefill in it, or a run of equal decode iterations up to the next finish.
 type engine struct {
-	model     *Model
+	model     Model // of the step under way
+	next      Model // from the next step on
 	blockSize int
 	capacity  int // blocks
 	sink      Sink
 	fleet     *Fleet
+	standing  standing
 
 	waiting  []*Job
 	prefill  []*Job // admitted, prompt not done
@@ -42,8 +44,8 @@ type chunkOf struct {
 	n   int
 }
 
-// next is when something happens by itself; +Inf: never.
-func (e *engine) next() float64 {
+// wakes is when something happens by itself; +Inf: never.
+func (e *engine) wakes() float64 {
 	if e.isRunning {
 		return min(e.end, e.nextLoad)
 	}
@@ -60,8 +62,12 @@ func (e *engine) enqueue(j *Job, t float64) {
 		e.start(t)
 		return
 	}
-	if e.iterations > 1 {
-		// The run was planned for an empty queue: end it with the iteration that is going on.
+	e.cutShort(t) // it was planned for an empty queue
+}
+
+// cutShort ends a run of iterations with the one that is going on.
+func (e *engine) cutShort(t float64) {
+	if e.isRunning && e.iterations > 1 {
 		k := 1 + sort.Search(e.iterations-1, func(i int) bool { return e.begin+e.decodeTime(i+1) >= t })
 		if k < e.iterations {
 			e.iterations, e.end = k, e.begin+e.decodeTime(k)
@@ -85,6 +91,7 @@ func (e *engine) iterationsBy(t float64) int {
 
 // start plans the step that begins at t, if there is anything to do.
 func (e *engine) start(t float64) {
+	e.model = e.next
 	budget := e.model.ChunkTokens - len(e.decode)
 	e.chunks = e.chunks[:0]
 	tokens, pairs := 0, 0.0

@@ -17,6 +17,9 @@ type Options struct {
 	Sinks     []Sink         // one per engine, for its reports; nil: none
 	Observer  Observer       // for the life of requests; nil: none
 	LoadEvery float64        // seconds between two load samples of an engine, at least 0.001; 0: no samples
+	Speeds    []float64      // by engine, in units of Model's: half as fast takes twice as long for everything; nil: all 1
+	Changes   []Change       // in order of time; an engine that joins before anything else happens to it is absent until then
+	Watcher   Watcher        // of Changes; nil: nobody
 }
 
 // MaxEngines bounds Options.Engines.
@@ -34,6 +37,9 @@ type Fleet struct {
 	observer Observer
 	now      float64
 	moving   transfers
+	changes  []Change // to come
+	lost     []*Job   // of engines that were killed, to be sent again
+	scratch  []int    // of taking
 
 	round        int // of measurement
 	measuredFrom float64
@@ -50,11 +56,13 @@ func NewFleet(o Options) (*Fleet, error) {
 	if f.observer == nil {
 		f.observer = noReports{}
 	}
+	f.changes = o.Changes
 	for i := range o.Engines {
 		e := &engine{
-			model: &f.options.Model, blockSize: o.BlockSize, capacity: o.Model.KVTokens / o.BlockSize,
-			sink: noReports{}, fleet: f, cache: newCache(), nextLoad: math.Inf(1),
+			next: o.Model.at(o.speed(i)), blockSize: o.BlockSize, capacity: o.Model.KVTokens / o.BlockSize,
+			sink: noReports{}, fleet: f, cache: newCache(), nextLoad: math.Inf(1), standing: o.first(i),
 		}
+		e.model = e.next
 		if o.Sinks != nil && o.Sinks[i] != nil {
 			e.sink = o.Sinks[i]
 		}
@@ -89,6 +97,9 @@ func (o *Options) normalize() error {
 			return err
 		}
 	}
+	if err := o.checkChanges(); err != nil {
+		return err
+	}
 	return o.Model.check(o.BlockSize)
 }
 
@@ -119,11 +130,11 @@ func (f *Fleet) Generated(j *Job) int {
 	return n
 }
 
-// Next is when something happens by itself: an iteration ends or a load sample is due. It is false if nothing will,
-// which never is the case with Options.LoadEvery.
+// Next is when something happens by itself: an iteration ends, a load sample is due, an engine changes. It is false if
+// nothing will, which never is the case with Options.LoadEvery.
 func (f *Fleet) Next() (t float64, ok bool) {
 	_, t = f.next()
-	t = min(t, f.moving.next())
+	t = min(t, f.moving.next(), f.nextChange())
 	return t, !math.IsInf(t, 1)
 }
 
@@ -131,7 +142,7 @@ func (f *Fleet) Next() (t float64, ok bool) {
 func (f *Fleet) next() (first *engine, t float64) {
 	t = math.Inf(1)
 	for _, e := range f.engines {
-		if n := e.next(); n < t {
+		if n := e.wakes(); n < t {
 			first, t = e, n
 		}
 	}
@@ -147,6 +158,11 @@ func (f *Fleet) Advance(to float64) {
 	}
 	for {
 		e, t := f.next()
+		if at := f.nextChange(); at <= min(t, to, f.moving.next()) {
+			f.now = at
+			f.change()
+			continue
+		}
 		if at := f.moving.next(); at <= min(t, to) {
 			f.now = at
 			f.arrive(f.moving.take())
@@ -171,7 +187,7 @@ func (f *Fleet) Fits(r *Request) bool {
 	return e.need(r) <= e.capacity
 }
 
-// Submit gives a request to an engine. It has arrived at t: the clock is advanced to t, or if t is past, the request
+// Submit gives a request to an engine, which must be present: see Takes. It has arrived at t: the clock is advanced to t, or if t is past, the request
 // joins now, and its time to first token counts from t all the same. The job belongs to the Fleet and changes as time
 // moves on.
 func (f *Fleet) Submit(engine int, r *Request, t float64) (*Job, error) {
@@ -199,6 +215,9 @@ func (f *Fleet) takes(engine int, r *Request, t float64) error {
 	}
 	if err := inRange("arrival", t, 0, maxSeconds); err != nil {
 		return fmt.Errorf("sim: %w", err)
+	}
+	if f.engines[engine].standing == absent {
+		return fmt.Errorf("sim: engine %d is not there", engine)
 	}
 	if r.blockSize < 1 {
 		return errors.New("sim: request was not made by ReadTrace")

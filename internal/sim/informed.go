@@ -40,7 +40,7 @@ func NewInformed() *Informed { return &Informed{} }
 func (a *Informed) Attach(o *Options) error {
 	a.books = newBooks(o)
 	a.cached, a.ahead = make([]int, o.Engines), make([]int, o.Engines)
-	o.Observer = a
+	o.Observer, o.Watcher = a, a
 	o.Sinks = make([]Sink, o.Engines)
 	for i := range o.Sinks {
 		o.Sinks[i] = &listener{books: &a.books, engine: i}
@@ -53,12 +53,15 @@ func (a *Informed) Choose(t float64, r *Request, f *Fleet) int {
 	chain := r.Chain(f.options.Keyspace, a.blockSize)
 	a.find(chain)
 	a.leading(a.ahead, held, soon)
-	best, least := 0, math.Inf(1)
-	for i := range f.engines {
+	best, least := -1, math.Inf(1)
+	for _, i := range f.taking() {
 		c := a.cost(f.engines[i], r, min(a.ahead[i]*a.blockSize, r.Input-1), t)
-		if c < least || c == least && a.desk[i].lastChosen < a.desk[best].lastChosen {
+		if best < 0 || c < least || c == least && a.desk[i].lastChosen < a.desk[best].lastChosen {
 			best, least = i, c
 		}
+	}
+	if best < 0 {
+		return -1
 	}
 	a.send(r, chain, &life{engine: best, uncached: r.Input - min(a.ahead[best]*a.blockSize, r.Input-1)}, 0, false)
 	return best
@@ -69,7 +72,7 @@ func (a *Informed) submitted(j *Job) { j.estimate = a.lives[j.Request].uncached 
 
 // cost is the predicted time to first token.
 func (a *Informed) cost(e *engine, r *Request, cached int, now float64) float64 {
-	m := e.model
+	m := &e.model
 	n := r.Input - cached
 	tokens, pairs, need := n, attended(n, cached), 0
 	for _, j := range e.prefill {
@@ -134,6 +137,13 @@ func (a *Informed) wait(e *engine, over int, now float64) float64 {
 		return float64(left) + a.out*float64(over)/float64(e.model.KVTokens)
 	}
 	return float64(left)
+}
+
+// Changed implements Watcher.
+func (a *Informed) Changed(_ float64, c Change, lost []*Job) {
+	if c.Kind == Kill {
+		a.bury(c.Engine, lost)
+	}
 }
 
 // FirstToken implements Observer.

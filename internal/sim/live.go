@@ -31,6 +31,7 @@ type Live struct {
 	o         LiveOptions
 	oracle    *oracle.Oracle
 	engines   map[string]int
+	specs     []fleet.Spec // by engine
 	keyspace  block.Keyspace
 	blockSize int
 	decisions map[*Request]oracle.DecisionID
@@ -75,7 +76,7 @@ func (a *Live) Attach(o *Options) error {
 	}
 	a.oracle = oracle.New(cfg, nil)
 	a.engines, a.decisions = map[string]int{}, map[*Request]oracle.DecisionID{}
-	o.Observer, o.LoadEvery = a, a.o.LoadEvery
+	o.Observer, o.Watcher, o.LoadEvery = a, a, a.o.LoadEvery
 	o.Sinks = make([]Sink, o.Engines)
 	for i := range o.Engines {
 		name := fmt.Sprintf("engine-%d", i)
@@ -87,34 +88,83 @@ func (a *Live) Attach(o *Options) error {
 		if a.spec != nil {
 			a.spec(i, &spec)
 		}
-		r := &reporter{live: a, held: map[block.ID]ancestry{}}
-		if a.o.NoEvents {
-			if _, err := a.oracle.Register(spec, epoch()); err != nil {
-				return err
-			}
-		} else {
-			s, _, err := a.oracle.OpenBlocks(&oracle.Hello{Spec: spec, Incarnation: 1, NextSequence: 1}, epoch())
-			if err != nil {
-				return err
-			}
-			r.blocks = s
-		}
-		if a.o.LoadEvery > 0 {
-			s, err := a.oracle.OpenLoad(name, 0, 1)
-			if err != nil {
-				return err
-			}
-			r.load = s
-		}
+		r := &reporter{live: a}
 		o.Sinks[i] = r
-		a.reporters = append(a.reporters, r)
+		a.specs, a.reporters = append(a.specs, spec), append(a.reporters, r)
+		if o.first(i) == absent {
+			continue
+		}
+		if err := a.begin(i, 0); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// begin lets an engine introduce itself, with a new life.
+func (a *Live) begin(engine int, t float64) error {
+	r, spec := a.reporters[engine], a.specs[engine]
+	r.life++
+	r.isThere, r.sequence, r.held = true, 0, map[block.ID]ancestry{}
+	if a.o.NoEvents {
+		if _, err := a.oracle.Register(spec, moment(t)); err != nil {
+			return err
+		}
+	} else {
+		s, _, err := a.oracle.OpenBlocks(&oracle.Hello{Spec: spec, Incarnation: r.life, NextSequence: 1}, moment(t))
+		if err != nil {
+			return err
+		}
+		r.blocks = s
+	}
+	if a.o.LoadEvery > 0 {
+		s, err := a.oracle.OpenLoad(spec.Worker, 0, r.life)
+		if err != nil {
+			return err
+		}
+		r.load = s
+	}
+	return nil
+}
+
+// Changed implements Watcher. Of an engine that is killed the streams end, the gateway says of each of its requests that it
+// has failed, and who watches the processes removes the worker. That engines become faster or slower nobody says.
+func (a *Live) Changed(t float64, c Change, lost []*Job) {
+	name := a.specs[c.Engine].Worker
+	switch c.Kind {
+	case Join:
+		if a.reporters[c.Engine].isThere {
+			_, err := a.oracle.Drain(name, false)
+			a.note(err)
+			return
+		}
+		a.note(a.begin(c.Engine, t))
+	case Drain:
+		_, err := a.oracle.Drain(name, true)
+		a.note(err)
+	case Kill:
+		r := a.reporters[c.Engine]
+		if r.blocks != nil {
+			r.blocks.Close(moment(t))
+		}
+		r.isThere, r.blocks, r.load = false, nil, nil
+		for _, j := range lost {
+			if a.o.NoFinish {
+				break
+			}
+			a.progress(t, &oracle.Event{Decision: a.decisions[j.Request], Step: oracle.Failed})
+		}
+		_, _, err := a.oracle.Remove(name)
+		a.note(err)
+	case Pace:
+	}
 }
 
 // reporter is one engine's streams.
 type reporter struct {
 	live     *Live
+	life     uint64
+	isThere  bool
 	blocks   *oracle.BlockSession
 	load     *oracle.LoadSession
 	sequence uint64

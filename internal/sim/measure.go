@@ -33,6 +33,27 @@ type Served struct {
 	Engine, Input, Cached         int
 }
 
+// Among is the part of a result that is of requests which arrived from one moment to before another: N, TTFT and the tokens.
+// It needs Requests, and keeps those.
+func (r *Result) Among(from, to float64) Result {
+	out := Result{Span: to - from}
+	var ttft []float64
+	for _, s := range r.Requests {
+		if s.Arrived < from || s.Arrived >= to {
+			continue
+		}
+		ttft = append(ttft, s.FirstToken-s.Arrived)
+		out.PromptTokens += int64(s.Input)
+		out.CachedTokens += int64(s.Cached)
+		out.Requests = append(out.Requests, s)
+	}
+	out.N, out.TTFT = len(ttft), summarize(ttft)
+	if out.PromptTokens > 0 {
+		out.CachedShare = float64(out.CachedTokens) / float64(out.PromptTokens)
+	}
+	return out
+}
+
 // Summary describes a sample. A quantile q is its value of rank ceil(q*n).
 type Summary struct {
 	Mean float64 `json:"mean"`

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"container/heap"
+	"errors"
 	"math"
 
 	"github.com/kvoracle/kvoracle/internal/block"
@@ -25,6 +26,9 @@ func (j *Job) arrives() bool { return j.onward != nil && j.onward.gone }
 func (f *Fleet) SubmitPair(prefill, decode int, r *Request, t float64, link func(tokens int) float64) (*Job, error) {
 	if prefill == decode {
 		return f.Submit(decode, r, t)
+	}
+	if len(f.options.Changes) > 0 {
+		return nil, errors.New("sim: engines that change serve no pairs")
 	}
 	for _, e := range [...]int{prefill, decode} {
 		if err := f.takes(e, r, t); err != nil {

@@ -104,7 +104,7 @@ func (a *Router) Attach(o *Options) error {
 	a.cands = make([]policy.Candidate, n)
 	a.gauges, a.scraped = make([]gauge, n), -1
 	a.recent = make([]window, n)
-	o.Observer = a
+	o.Observer, o.Watcher = a, a
 	switch a.o.Index {
 	case Events:
 		o.Sinks = make([]Sink, n)
@@ -149,8 +149,10 @@ func (a *Router) Choose(t float64, r *Request, f *Fleet) int {
 	a.look(t, chain, f)
 	usable := block.Usable(r.Input, a.blockSize)
 	cold := true
-	for e := range a.cands {
-		c, d := &a.cands[e], &a.desk[e]
+	a.cands = a.cands[:0]
+	for _, e := range f.taking() {
+		a.cands = append(a.cands, policy.Candidate{})
+		c, d := &a.cands[len(a.cands)-1], &a.desk[e]
 		cached := min(a.cached[e], usable)
 		cold = cold && cached == 0
 		*c = policy.Candidate{
@@ -181,11 +183,10 @@ func (a *Router) Choose(t float64, r *Request, f *Fleet) int {
 		req.Head = uint64(chain[n-1])
 	}
 	a.policy.Choose(&req, a.cands, &a.decision)
-	e := a.decision.Best
-	if e < 0 {
-		return e
+	if a.decision.Best < 0 {
+		return -1
 	}
-	uncached := a.decision.Scores[e].Uncached
+	e, uncached := int(a.cands[a.decision.Best].Target), a.decision.Scores[a.decision.Best].Uncached
 	l := &life{
 		engine: e, uncached: uncached, expected: a.out,
 		seconds: a.cost.PrefillTime(uncached, r.Input-uncached),
@@ -253,6 +254,18 @@ func (a *Router) recentWork(t float64, e int) float64 {
 		w.sum = 0
 	}
 	return w.sum
+}
+
+// Changed implements Watcher: of an engine that is killed it forgets everything at once.
+func (a *Router) Changed(_ float64, c Change, lost []*Job) {
+	if c.Kind != Kill {
+		return
+	}
+	a.bury(c.Engine, lost)
+	if a.o.Index == Routed {
+		a.caches[c.Engine] = newCache()
+	}
+	a.gauges[c.Engine], a.recent[c.Engine] = gauge{}, window{}
 }
 
 // FirstToken implements Observer.

@@ -8,8 +8,8 @@ import (
 
 // Chooser decides which engine serves a request. One that must be told what happens is an Attached.
 type Chooser interface {
-	// Choose picks an engine (0 to Engines-1) for a request that arrives at virtual time t. Of the fleet it may use
-	// the read-only methods, and should use only what a router could know.
+	// Choose picks an engine (0 to Engines-1, one that Takes requests) for a request that is to be sent at virtual time t.
+	// Of the fleet it may use the read-only methods, and should use only what a router could know.
 	Choose(t float64, r *Request, f *Fleet) int
 }
 
@@ -43,7 +43,7 @@ type RunOptions struct {
 func Run(tr *Trace, c Chooser, o RunOptions) (Result, error) {
 	watcher, _ := c.(submitted)
 	return run(tr, c, func(f *Fleet, r *Request, at float64) error {
-		j, err := f.Submit(c.Choose(at, r, f), r, at)
+		j, err := f.Submit(c.Choose(max(at, f.Now()), r, f), r, at)
 		if err == nil && watcher != nil {
 			watcher.submitted(j)
 		}
@@ -51,7 +51,7 @@ func Run(tr *Trace, c Chooser, o RunOptions) (Result, error) {
 	}, o)
 }
 
-// giving gives a request that arrives to the fleet.
+// giving gives a request to the fleet that has arrived at that time, now or, if an engine was lost, before.
 type giving func(f *Fleet, r *Request, at float64) error
 
 // run is Run, with whoever chooses asked by way of give.
@@ -104,6 +104,15 @@ type arrivals interface {
 // serve is the loop: whatever happens first, an arrival or something in the fleet.
 func serve(f *Fleet, source arrivals, give giving) (refused int, err error) {
 	for {
+		for _, j := range f.takeLost() {
+			at := f.now
+			if j.FirstToken == 0 {
+				at = j.Arrived
+			}
+			if err := give(f, j.Request, at); err != nil {
+				return 0, fmt.Errorf("%w, for request %d, sent again", err, j.Request.Index)
+			}
+		}
 		at := source.next()
 		if t, ok := f.Next(); ok && t <= at && (f.Unfinished() > 0 || !math.IsInf(at, 1)) {
 			f.Advance(t) // may bring an earlier arrival

@@ -1,0 +1,211 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/policy"
+)
+
+func TestChangesAreChecked(t *testing.T) {
+	for want, o := range map[string]Options{
+		"Options.Speeds: got 1": {Engines: 2, Speeds: []float64{1}},
+		"Options.Speeds: got 0": {Engines: 1, Speeds: []float64{0}},
+		"Change.Engine":         {Engines: 2, Changes: []Change{{Engine: 2}}},
+		"Change.At":             {Engines: 2, Changes: []Change{{At: 3}, {At: 2}}},
+		"Change.Speed":          {Engines: 2, Changes: []Change{{Kind: Pace, Speed: math.NaN()}}},
+		"Change.Kind":           {Engines: 2, Changes: []Change{{Kind: Pace + 1}}},
+	} {
+		if _, err := NewFleet(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// An engine of half the speed takes twice as long for everything, and one that changes its pace does so with its next
+// iteration.
+func TestPaceOfAnEngine(t *testing.T) {
+	tr := readLines(t, ReadOptions{BlockSize: 4}, row(0, 40, 30, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9), row(0, 40, 30, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9))
+	serve := func(o Options) (a, b *Job) {
+		o.Engines, o.Model, o.BlockSize = 2, dyadic(), 4
+		o.Model.KVTokens = 4096
+		f := newTestFleet(t, o)
+		a, b = submit(t, f, 0, tr.Requests[0], 0), submit(t, f, 1, tr.Requests[1], 0)
+		drain(t, f)
+		return a, b
+	}
+	a, b := serve(Options{Speeds: []float64{1, 0.5}})
+	if b.FirstToken != 2*a.FirstToken || b.Finished != 2*a.Finished || a.Finished <= a.FirstToken {
+		t.Errorf("at half the speed %v and %v, want twice %v and %v", b.FirstToken, b.Finished, a.FirstToken, a.Finished)
+	}
+	// In the middle of its output: the iteration under way is done at the old pace, the others at the new one.
+	at := (a.FirstToken + a.Finished) / 2
+	_, c := serve(Options{Changes: []Change{{At: at, Engine: 1, Kind: Pace, Speed: 0.5}}})
+	if want := at + 2*(a.Finished-at); c.FirstToken != a.FirstToken || c.Finished >= want || c.Finished < want-0.2*(a.Finished-at) {
+		t.Errorf("half the pace from %v on: done at %v, want %v less one iteration", at, c.Finished, want)
+	}
+	_, d := serve(Options{Changes: []Change{{At: at, Engine: 1, Kind: Pace, Speed: 0.5}, {At: at + 1e-9, Engine: 1, Kind: Pace, Speed: 1}}})
+	if math.Abs(d.Finished-a.Finished) > 1e-9 {
+		t.Errorf("a change taken back: done at %v, want %v", d.Finished, a.Finished)
+	}
+}
+
+// choosersOfAll are one of each kind.
+func choosersOfAll() map[string]func() Chooser {
+	all := map[string]func() Chooser{
+		"live":        func() Chooser { return NewLive(LiveOptions{}) },
+		"live, blind": func() Chooser { return NewLive(LiveOptions{NoEvents: true, NoFirstToken: true, NoFinish: true}) },
+		"live, load":  func() Chooser { return NewLive(LiveOptions{LoadEvery: 1}) },
+		"informed":    func() Chooser { return NewInformed() },
+		"round robin": RoundRobin, "least": LeastLoaded, "random": func() Chooser { return Random(1) },
+	}
+	for name, o := range map[string]RouterOptions{
+		"block_cost": {}, "weighted_scorers": {Index: Routed, ScrapeEvery: 0.05}, "cache_aware": {Index: RoutedAll}, "exploit_explore": {Window: 10},
+	} {
+		p, _ := policy.ByName(name)
+		all[name] = func() Chooser { return NewRouter(p, o) }
+	}
+	return all
+}
+
+// Whoever chooses, every request is served, and none by an engine that is not there for it.
+func TestEverythingIsServedWhateverChanges(t *testing.T) {
+	tr := MultiTenant(500, 5)
+	const speed = 20 // 25 s
+	changes := []Change{
+		{At: 2, Engine: 6, Kind: Join},
+		{At: 5, Engine: 0, Kind: Drain},
+		{At: 6, Engine: 1, Kind: Kill},
+		{At: 7, Engine: 2, Kind: Pace, Speed: 0.3},
+		{At: 9, Engine: 1, Kind: Join},
+		{At: 12, Engine: 0, Kind: Join},
+		{At: 14, Engine: 2, Kind: Pace, Speed: 1},
+		{At: 15, Engine: 6, Kind: Kill},
+	}
+	there := []struct {
+		engine   int
+		from, to float64
+	}{{6, 0, 2}, {0, 5, 12}, {1, 6, 9}, {6, 15, 1e9}}
+	for name, c := range choosersOfAll() {
+		o := RunOptions{Options: Options{Engines: 7, BlockSize: 64, Keyspace: LiveKeyspace(64), Changes: changes}, Speed: speed, Keep: true}
+		chooser := c()
+		r := mustRun(t, tr, chooser, o)
+		if r.N != len(tr.Requests) {
+			t.Errorf("%s: %d of %d are served", name, r.N, len(tr.Requests))
+		}
+		used := map[int]bool{}
+		for _, s := range r.Requests {
+			used[s.Engine] = true
+			for _, w := range there {
+				if s.Engine == w.engine && s.Arrived >= w.from && s.Arrived < w.to {
+					t.Errorf("%s: one of second %.1f went to engine %d, which takes none from %v to %v", name, s.Arrived, s.Engine, w.from, w.to)
+				}
+			}
+			if s.FirstToken < s.Arrived || s.Finished < s.FirstToken {
+				t.Errorf("%s: %+v", name, s)
+			}
+		}
+		if len(used) != 7 {
+			t.Errorf("%s: only engines %v were used", name, used)
+		}
+	}
+}
+
+// What the oracle believes of engines that came and went is what they hold, and of their former lives nothing is left.
+func TestLiveKnowsTheNewLife(t *testing.T) {
+	tr := MultiTenant(600, 5)
+	live := NewLive(LiveOptions{})
+	mustRun(t, tr, live, RunOptions{
+		Options: Options{
+			Engines: 3, BlockSize: 64, Keyspace: LiveKeyspace(64),
+			Changes: []Change{{At: 8, Engine: 1, Kind: Kill}, {At: 12, Engine: 1, Kind: Join}, {At: 16, Engine: 2, Kind: Kill}},
+		},
+		Speed: 24,
+	})
+	now := moment(live.ticked)
+	for i, r := range live.reporters[:2] {
+		v, err := live.oracle.Verify(fmt.Sprint("engine-", i), 0, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := slices.Sorted(slices.Values(v.IDs[fleet.Device])), slices.Sorted(maps.Keys(r.held)); len(want) == 0 || !slices.Equal(got, want) {
+			t.Errorf("engine %d holds %d blocks, the oracle believes %d", i, len(want), len(got))
+		}
+	}
+	if _, err := live.oracle.Worker("engine-2", now); err == nil {
+		t.Error("the dead one is still known")
+	}
+	if n := live.oracle.Stats(now).Load.Bookings; n != 0 {
+		t.Errorf("%d bookings are left of the lost requests", n)
+	}
+}
+
+func TestSurge(t *testing.T) {
+	tr := MultiTenant(400, 3)
+	s := Surge{From: 5, For: 2, Requests: 60, Heads: 4, Head: 130, Tail: 70, Output: 9, Seed: 1}
+	got, err := tr.With(20, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heads, last, own := map[uint64]int{}, 0.0, 0
+	for i, r := range got.Requests {
+		if r.Index != i || r.Arrival < last {
+			t.Fatalf("request %d of second %v follows one of second %v as number %d", r.Index, r.Arrival, last, i)
+		}
+		last = r.Arrival
+		c := r.Chain(testKeyspace, 64)
+		if r.Output == 9 && r.Input == 3*64+70 && r.Arrival >= 5 && r.Arrival <= 7 {
+			heads[uint64(c[2])]++
+			continue
+		}
+		if was := tr.Requests[own]; r.Arrival != was.Arrival/20 || !slices.Equal(c, was.Chain(testKeyspace, 64)) {
+			t.Fatalf("the trace's request %d is not what it was", own)
+		}
+		own++
+	}
+	if own != 400 || len(heads) != 4 {
+		t.Errorf("%d of the trace, new heads %v", own, heads)
+	}
+
+	fast, err := tr.With(20, Surge{From: 5, For: 4, Faster: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range fast.Requests {
+		want := tr.Requests[i].Arrival / 20
+		switch {
+		case want > 13:
+			want -= 4
+		case want > 5:
+			want = 5 + (want-5)/2
+		}
+		if math.Abs(r.Arrival-want) > 1e-9 {
+			t.Fatalf("request %d comes at %v, want %v", i, r.Arrival, want)
+		}
+	}
+	for _, bad := range []Surge{{From: -1}, {For: math.NaN()}, {Faster: -1}, {Requests: -1}, {Head: -1}, {Requests: 1 << 20, Tail: 1 << 20}} {
+		if _, err := tr.With(1, bad); err == nil {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+	if _, err := tr.With(0, Surge{}); err == nil {
+		t.Error("speed 0 is taken")
+	}
+}
+
+func TestPairsDoNotChange(t *testing.T) {
+	tr := readLines(t, ReadOptions{BlockSize: 4}, row(0, 12, 4, 0, 1, 2))
+	f := newTestFleet(t, Options{Engines: 2, Changes: []Change{{At: 1, Engine: 1, Kind: Kill}}})
+	if _, err := f.SubmitPair(0, 1, tr.Requests[0], 0, func(int) float64 { return 0 }); err == nil {
+		t.Error("a pair on engines that change")
+	}
+	f.Advance(2)
+	if _, err := f.Submit(1, tr.Requests[0], 2); err == nil || f.Takes(1) {
+		t.Error("a dead engine takes requests")
+	}
+}
