@@ -47,7 +47,7 @@ func (o *Oracle) reprice(w *fleet.Worker) {
 		if p == nil || p.class != w.Class {
 			o.learn.Begin(id, w.Class)
 		}
-		f.pricing.Store(&pricing{w.Class, prior, corrected(prior, o.learn.Of(id))})
+		f.pricing.Store(o.priced(id, w.Class, prior))
 		o.load.Touch(id)
 	}
 }
@@ -66,21 +66,21 @@ func (o *Oracle) retake(id fleet.TargetID, now float64) {
 		return
 	}
 	if p := f.pricing.Load(); p != nil {
-		c := corrected(p.prior, o.learn.Of(id))
-		if c.Again = o.again(f, now); c != p.cost {
-			f.pricing.Store(&pricing{p.class, p.prior, c})
+		c := o.priced(id, p.class, p.prior)
+		if c.cost.Again = o.again(f, now); c.cost != p.cost {
+			f.pricing.Store(c)
 			o.load.Touch(id)
 		}
 	}
 }
 
-// relearnAll takes over what classes have learned, and how old is what leaves the caches, of all targets at one time: for a
-// while some would look cheaper than others otherwise.
+// relearnAll takes over what classes have learned, how old is what leaves the caches and how many requests go on from one, of
+// all targets at one time: for a while some would look cheaper than others otherwise.
 func (o *Oracle) relearnAll(now time.Time) {
 	o.pricing.Lock()
 	defer o.pricing.Unlock()
-	at := o.seconds(now)
-	if !o.learn.Publish(at) && !o.reuse.isAged.Load() {
+	at, isNews := o.seconds(now), o.reuse.publish()
+	if !o.learn.Publish(at) && !o.reuse.isAged.Load() && !isNews {
 		return
 	}
 	for _, w := range o.fleet.View().Workers() {
@@ -88,6 +88,13 @@ func (o *Oracle) relearnAll(now time.Time) {
 			o.retake(id, at)
 		}
 	}
+}
+
+// priced is what work costs on a target that gives up nothing, by all that was learned.
+func (o *Oracle) priced(id fleet.TargetID, class string, prior policy.CostModel) *pricing {
+	p := &pricing{class, prior, corrected(prior, o.learn.Of(id))}
+	p.cost.Returns = math.Float64frombits(o.reuse.returns.Load())
+	return p
 }
 
 func corrected(m policy.CostModel, l learn.Learned) policy.CostModel {

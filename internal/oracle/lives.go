@@ -77,8 +77,7 @@ func (o *Oracle) addFeeds(w *fleet.Worker) {
 		o.steady.cover(id)
 		f := &feed{o: o, target: id, steady: o.steady.at(id)}
 		o.learn.Begin(id, w.Class)
-		prior := o.prior(w)
-		f.pricing.Store(&pricing{w.Class, prior, corrected(prior, o.learn.Of(id))})
+		f.pricing.Store(o.priced(id, w.Class, o.prior(w)))
 		o.feeds[id] = f
 	}
 }

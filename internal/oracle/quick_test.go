@@ -322,7 +322,7 @@ func (v *town) compare(q *RouteRequest) {
 		"two block sizes": len(short.prompts) > 1, "busy": short.share > 0, "session": short.session == SessionStayed,
 		"guessed": short.targets[0].guess > 0, "owes": short.picked.Owed > 0, "pays": short.picked.Owed < 0, "learned": o.learn.Stats().Samples > 0, "presumed": o.load.Stats().Presumed > 0,
 		"transfer": short.choice.Scores[0].Terms.Transfer > 0, "memory": short.choice.Scores[0].Terms.Memory > 0,
-		"evict": short.choice.Scores[0].Terms.Evict > 0,
+		"evict": short.choice.Scores[0].Terms.Evict > 0, "stay": short.choice.Scores[0].Terms.Stay > 0,
 	} {
 		if isSo {
 			v.met[what]++
@@ -365,7 +365,7 @@ func TestQuickWayIsTheLongWay(t *testing.T) {
 	}
 	for _, need := range []string{
 		"nobody", "all full", "some full", "not plain", "holders", "two block sizes", "busy", "session", "guessed", "learned", "presumed",
-		"common", "commonly expected", "several kinds", "nothing alone", "chosen for what is common", "transfer", "memory", "evict", "owes", "pays", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
+		"common", "commonly expected", "several kinds", "nothing alone", "chosen for what is common", "transfer", "memory", "evict", "stay", "owes", "pays", "text", "only_candidate", "least_cost", "tie_deeper_match", "tie_session", "tie_fewest_in_flight", "tie_least_recent",
 		"load reported", "load imputed", "load booked_only", "blocks silent", "blocks stale", "blocks fresh", "blocks approximate",
 	} {
 		if met[need] < 8 {

@@ -19,14 +19,22 @@ import (
 //
 // is the share of the blocks that had grown so old and came back. Counts fade by halving, so that it follows the traffic. When
 // each block was used last is a table of fixed size that forgets: two that fall on one place push each other out.
+//
+// From how many of the blocks that are new come a second time it learns, too, how many requests go on from one. If each is
+// the last with the same chance, with the share r of the new that come again, they are r/(1-r): see policy.CostModel.Returns. What all share is new
+// once, so it does not count as what each goes on from.
 type reuse struct {
-	used atomic.Pointer[[usedSlots]atomic.Uint64] // name<<32 | 1/16 s; nil until something was used
+	used atomic.Pointer[[usedSlots]atomic.Uint64] // (name | 1 if it has come again)<<32 | 1/16 s; nil until something was used
+
+	returns atomic.Uint64 // how many requests go on from one, the bits of a float64 that all targets are priced with
 
 	isAged atomic.Bool // some target has given up blocks of a known age: what that costs changes with time
 
 	mu   sync.Mutex
 	uses float64
 	ages [ageSteps]float64
+	came [2]float64 // new, and those of them that came a second time
+	step float64    // of the latter's share, as published
 }
 
 const (
@@ -46,14 +54,14 @@ const (
 	againSteps = 64
 )
 
-// at finds the place of a block and its name there, which is not 0.
+// at finds the place of a block and its name there, which is even and not 0.
 func (u *reuse) at(id uint64) (slot *atomic.Uint64, name uint64) {
 	t := u.used.Load()
 	if t == nil {
 		return nil, 0
 	}
 	id *= 0x9E3779B97F4A7C15
-	return &t[id>>(64-usedBits)], id&math.MaxUint32 | 1
+	return &t[id>>(64-usedBits)], max(id&math.MaxUint32&^1, 2)
 }
 
 // use notes that sampled blocks are asked for. Only one may call it at a time.
@@ -69,7 +77,17 @@ func (u *reuse) use(ids []uint64, now float64) {
 	defer u.mu.Unlock()
 	for _, id := range ids {
 		slot, name := u.at(id)
-		if was := slot.Load(); was>>32 == name {
+		was := slot.Load()
+		switch was >> 32 {
+		case name:
+			u.came[1]++
+			name++
+		case name + 1:
+			name++
+		default:
+			u.came[0]++
+		}
+		if name&1 != 0 {
 			u.ages[ageStep(between(uint32(was), tick))]++
 		}
 		slot.Store(name<<32 | uint64(tick))
@@ -79,6 +97,7 @@ func (u *reuse) use(ids []uint64, now float64) {
 		for i := range u.ages {
 			u.ages[i] /= 2
 		}
+		u.came = [2]float64{u.came[0] / 2, u.came[1] / 2}
 	}
 }
 
@@ -90,7 +109,7 @@ func (u *reuse) age(ids []uint64, now float64) (age float64, n int) {
 		if slot == nil {
 			break
 		}
-		if was := slot.Load(); was>>32 == name {
+		if was := slot.Load(); was>>32&^1 == name {
 			n++
 			sum += between(uint32(was), tick)
 		}
@@ -114,6 +133,19 @@ func (u *reuse) again(age float64) float64 {
 		return 0
 	}
 	return math.Round(min(later/max(u.uses-sooner, later), 1)*againSteps) / againSteps
+}
+
+// publish makes returns what was counted, and says whether it was something else.
+func (u *reuse) publish() (isNews bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	steps := u.came[1] / max(u.came[0], 1) * againSteps
+	if math.Abs(steps-u.step-0.5) < 1 {
+		return false // at the edge of two steps nobody wants to hear of it each time
+	}
+	u.step = math.Floor(min(steps, againSteps-1))
+	bits := math.Float64bits(u.step / (againSteps - u.step))
+	return u.returns.Swap(bits) != bits
 }
 
 // ticks is a moment on a clock that begins anew each eight years.

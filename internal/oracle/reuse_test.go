@@ -10,7 +10,7 @@ import (
 	"github.com/kvoracle/kvoracle/internal/policy"
 )
 
-// TestReuseIsWhatWasCounted holds the shares against a plain list of all uses.
+// TestReuseIsWhatWasCounted holds the shares against a plain list of all uses, and what comes back of what is new.
 func TestReuseIsWhatWasCounted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 9))
 	var u reuse
@@ -18,6 +18,7 @@ func TestReuseIsWhatWasCounted(t *testing.T) {
 	ids := scattered(&u, 400)
 	var ages []float64
 	uses, last := 1, map[uint64]float64{}
+	times, second, step := map[uint64]int{1: 1}, 0, 0.0
 	now := 1.7e9 // any clock
 	check := func() {
 		t.Helper()
@@ -40,18 +41,30 @@ func TestReuseIsWhatWasCounted(t *testing.T) {
 			}
 		}
 	}
-	for range 3000 {
+	for i := range 3000 {
 		now += float64(r.IntN(40)) / usedTicks
 		some := ids[:1+r.IntN(len(ids))] // the first are used more often
+		if i < 1000 {
+			some = ids[:1+r.IntN(1+i*len(ids)/1000)] // and new ones come one by one
+		}
 		id := some[r.IntN(len(some))]
 		if at, ok := last[id]; ok {
 			ages = append(ages, now-at)
 		}
 		last[id] = now
 		uses++
+		if times[id]++; times[id] == 2 {
+			second++
+		}
 		u.use([]uint64{id}, now)
 		if r.IntN(50) == 0 {
 			check()
+			if steps := float64(second) / float64(len(times)) * againSteps; steps < step-0.5 || steps > step+1.5 {
+				step = math.Floor(steps)
+			}
+			if got, want := returning(&u), step/(againSteps-step); got != want {
+				t.Fatalf("%d of %d came a second time: %v return, want %v", second, len(times), got, want)
+			}
 			of := []uint64{ids[r.IntN(len(ids))], ids[0]}
 			want, n := 0.0, 0
 			for _, id := range of {
@@ -64,9 +77,21 @@ func TestReuseIsWhatWasCounted(t *testing.T) {
 			}
 		}
 	}
+	if got := returning(&u); got < 2 {
+		t.Errorf("%v return: most came again", got)
+	}
 	if share := u.again(1); share <= 0 || share >= 1 {
 		t.Errorf("%v of what is a second old is used again: the inputs do not exercise it", share)
 	}
+}
+
+// returning is what is published of returns.
+func returning(u *reuse) float64 {
+	was := u.returns.Load()
+	if isNews := u.publish(); isNews != (u.returns.Load() != was) {
+		panic("news that are none, or none that are")
+	}
+	return math.Float64frombits(u.returns.Load())
 }
 
 // scattered makes ids that fall on different places of the table.
@@ -101,6 +126,9 @@ func TestReuseFollowsTheTraffic(t *testing.T) {
 	if got := u.again(30); got != 0 {
 		t.Errorf("%v of what is 30 s old is used again, want nothing", got)
 	}
+	if got := returning(&u); got != againSteps-1 {
+		t.Errorf("%v return of what always does, want %v", got, againSteps-1)
+	}
 	next := uint64(1 << 40)
 	for range 20 * fadeAfter / len(ids) { // and now never again
 		now++
@@ -112,6 +140,21 @@ func TestReuseFollowsTheTraffic(t *testing.T) {
 	}
 	if got := u.again(9); got != 0 {
 		t.Errorf("%v of what is 9 s old is used again, long after the last that was", got)
+	}
+	if got := returning(&u); got != 0 {
+		t.Errorf("%v return, long after the last that did", got)
+	}
+	for range 500 { // and then once more each
+		now++
+		for i := range ids {
+			ids[i] = next
+			next++
+		}
+		u.use(ids, now)
+		u.use(ids, now)
+	}
+	if got := returning(&u); got < 0.1 {
+		t.Errorf("%v return, though the last 50,000 did", got)
 	}
 	if u.uses > fadeAfter {
 		t.Errorf("%v uses are counted, want at most %d", u.uses, fadeAfter)
@@ -270,5 +313,91 @@ func TestAgainReachesThePrice(t *testing.T) {
 	}
 	if again := policy.DefaultCostModel().Again; again != 0 {
 		t.Errorf("the default model takes %v of what leaves to be used again", again)
+	}
+}
+
+// crowded is two workers of which one holds what all conversations begin with, and decodes some of them, while the other has
+// nothing to do. Conversations have so many turns, a second apart.
+type crowded struct {
+	*pressed
+
+	head []uint32
+	next uint32
+}
+
+func newCrowded(t *testing.T, turns int) *crowded {
+	c := &crowded{pressed: &pressed{t: t, o: New(Config{}, nil), now: t0}, next: 1_000_000}
+	c.full = open(t, c.o, "crowded", 1, c.now)
+	open(t, c.o, "quiet", 1, c.now)
+	for i := range uint32(300) {
+		c.head = append(c.head, 1+i)
+	}
+	c.batch(Op{Kind: OpStore, IsRoot: true, IDs: chain(c.head...)})
+	for range 40 {
+		talk := c.head
+		for range turns {
+			talk = c.goOn(talk)
+			c.end(c.route(talk, toCrowded))
+			c.now = c.now.Add(time.Second)
+		}
+	}
+	for range 100 {
+		a := c.route(c.goOn(c.head), toCrowded)
+		if _, err := c.o.Progress(&Event{Decision: a.Decision, Step: FirstToken}, c.now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.o.Tick(c.now)
+	return c
+}
+
+func toCrowded(r *RouteRequest) { r.Allowed = []string{"crowded"} }
+
+// goOn is a conversation with some new blocks.
+func (c *crowded) goOn(talk []uint32) []uint32 {
+	talk = talk[:len(talk):len(talk)]
+	for range 100 {
+		talk = append(talk, c.next)
+		c.next++
+	}
+	return talk
+}
+
+// TestWhatComesBackBeginsWhereFewDecode: a conversation that begins goes to who has room to decode it, though its head has to be
+// computed there, where conversations have many turns, and to who has the head where they have one. One that is under way stays.
+func TestWhatComesBackBeginsWhereFewDecode(t *testing.T) {
+	for turns, want := range map[int]string{1: "crowded", 30: "quiet"} {
+		c := newCrowded(t, turns)
+		begins := c.goOn(c.head)
+		a := c.route(begins, func(r *RouteRequest) { r.DryRun, r.Explain = true, true })
+		if quick := c.route(begins, dry); quick.Target != a.Target || quick.Terms != a.Terms {
+			t.Fatalf("without reasons %+v, with them %+v", quick, a)
+		}
+		if a.Target.Worker != want {
+			t.Errorf("of %d turns: it begins at %s, want %s: %+v", turns, a.Target.Worker, want, a.Rows)
+		}
+		talk := begins
+		for range 20 {
+			talk = c.goOn(talk)
+		}
+		c.batch(Op{Kind: OpStore, IsRoot: true, IDs: chain(talk...)})
+		if a := c.route(c.goOn(talk), dry); a.Target.Worker != "crowded" {
+			t.Errorf("of %d turns: it goes on at %s", turns, a.Target.Worker)
+		}
+	}
+}
+
+// TestNewWorkersCostAsTheOthers: who comes is not taken for one to whom nobody returns until the next tick.
+func TestNewWorkersCostAsTheOthers(t *testing.T) {
+	c := newCrowded(t, 12)
+	returns := func(name string) float64 {
+		return c.o.feed(c.o.fleet.View().Worker(name).Targets[0]).pricing.Load().cost.Returns
+	}
+	open(t, c.o, "late", 1, c.now)
+	if got, want := returns("late"), returns("crowded"); got != want || want <= 0 {
+		t.Errorf("%v come back to who is new, %v to the others", got, want)
+	}
+	if returns := policy.DefaultCostModel().Returns; returns != 0 {
+		t.Errorf("the default model takes %v to come back", returns)
 	}
 }

@@ -27,6 +27,8 @@ type CostModel struct {
 	MaxBatch int
 	// Again is the share of the blocks that leave the cache now that will be asked for again, 0 to 1; 0: none, or not known.
 	Again float64
+	// Returns is how many later requests go on from a prompt, in the mean, and so come to where it was sent; 0: none, or not known.
+	Returns float64
 	// TransferPerToken is bringing one cached token from a tier to the device, in seconds. That of the device is not read.
 	TransferPerToken [fleet.NumTiers]float64
 }
@@ -88,6 +90,7 @@ func (m *CostModel) clamped() CostModel {
 		KVTokens:               max(m.KVTokens, 0),
 		MaxBatch:               max(m.MaxBatch, 0),
 		Again:                  within(m.Again, 1),
+		Returns:                within(m.Returns, maxTokens),
 	}
 	if c.PrefillPerToken < leastRate {
 		c.PrefillPerToken = 0

@@ -26,7 +26,7 @@ func FuzzChoose(f *testing.F) {
 		model := CostModel{
 			PrefillPerToken: perToken, PrefillPerTokenContext: perContext, IterationFixed: fixed,
 			IterationBase: fixed * 2, DecodePerKVToken: perContext * 50, ChunkTokens: chunk, KVTokens: kv, MaxBatch: kv / 1000,
-			TransferPerToken: [fleet.NumTiers]float64{0, perToken, fixed, perContext}, Again: pending,
+			TransferPerToken: [fleet.NumTiers]float64{0, perToken, fixed, perContext}, Again: pending, Returns: active,
 		}
 		req := &Request{PromptTokens: prompt, ExpectedOutput: out, Seed: seed, Turn: seed >> 7}
 		cands := make([]Candidate, 1+n%9)

@@ -23,6 +23,10 @@ package policy
 //	           Each token that is computed pushes an older one out of a cache that is full. What leaves and is asked for
 //	           again is computed again, and costs as much as this does. The older what leaves is, the less likely that
 //	           is, so work that has no home goes where nobody's is given up for it.
+//	Stay     = Returns*step
+//	           Who goes on from this prompt comes to where it is, and finds the company that is there: what begins where many
+//	           decode has each of its turns in slow iterations, and slows those of the others. The step counts and not what is pending,
+//	           which is another by then.
 //	Decode   = Prices.Decode*out*load
 //	           The newcomer's own tokens come slower in company.
 //	Transfer = sum over tiers of cached tokens * TransferPerToken
@@ -100,6 +104,7 @@ func one(req *Request, prices Prices, c *Candidate, m *CostModel, s *Score) {
 	t.Prefill = min(own+iterations*step, MaxTerm)
 	t.Fleet = min(prices.Prefill*own+prices.Stall*own*decoding, MaxTerm)
 	t.Evict = min(m.Again*(row.Stretch+prices.Prefill)*own, MaxTerm)
+	t.Stay = min(m.Returns*step, MaxTerm)
 	t.Decode = min(prices.Decode*out*load, MaxTerm)
 	t.Transfer = h.Transfer
 	need := float64(prompt-int(h.Shared)) + out

@@ -40,7 +40,7 @@ func TestPickEqualsChoose(t *testing.T) {
 	tight.KVTokens, tight.MaxBatch = 4000, 2 // memory and batch are short
 	tight.TransferPerToken = [4]float64{0, 1e-6, 2e-6, 3e-6}
 	worn := tight
-	worn.Again = 0.3
+	worn.Again, worn.Returns = 0.3, 4
 	free := CostModel{} // everything ties
 	seen, owes := map[Reason]int{}, map[int]int{}
 	var want Decision
@@ -146,7 +146,7 @@ func withKinds(r *rand.Rand, req *Request, t *Table, sorted []Candidate) {
 func TestBaseFlows(t *testing.T) {
 	r := newRand(5)
 	model := DefaultCostModel()
-	models := []*CostModel{&model, {}, {PrefillPerToken: 1e-4, IterationFixed: 2e-3, ChunkTokens: 16, KVTokens: 900, MaxBatch: 3, Again: 0.5}, nil}
+	models := []*CostModel{&model, {}, {PrefillPerToken: 1e-4, IterationFixed: 2e-3, ChunkTokens: 16, KVTokens: 900, MaxBatch: 3, Again: 0.5, Returns: 2}, nil}
 	for n := range 20_000 {
 		_, cands := coarse(r, models[r.IntN(len(models))])
 		prices := Prices{Stall: float64(r.IntN(2)) * 0.1, Decode: float64(r.IntN(2)) * 0.2}

@@ -106,6 +106,8 @@ type Terms struct {
 	Fleet float64
 	// Evict is computing again what the prefill pushes out of the cache, as far as it is asked for again.
 	Evict float64
+	// Stay is what the company there costs those who go on from this prompt.
+	Stay float64
 	// Decode is how much slower this request decodes for the company it has there.
 	Decode float64
 	// Transfer is moving cached blocks from the farther tiers.
@@ -131,6 +133,7 @@ func (t *Terms) Named() [NumTerms]Term {
 		{"prefill", t.Prefill},
 		{"fleet", t.Fleet},
 		{"evict", t.Evict},
+		{"stay", t.Stay},
 		{"decode", t.Decode},
 		{"transfer", t.Transfer},
 		{"memory", t.Memory},
@@ -140,21 +143,23 @@ func (t *Terms) Named() [NumTerms]Term {
 }
 
 // NumTerms is how many terms there are.
-const NumTerms = 9
+const NumTerms = 10
 
 // Values lists the terms in the order of their fields.
 func (t *Terms) Values() [NumTerms]float64 {
-	return [...]float64{t.Queue, t.Prefill, t.Fleet, t.Evict, t.Decode, t.Transfer, t.Memory, t.Batch, t.Copy}
+	return [...]float64{t.Queue, t.Prefill, t.Fleet, t.Evict, t.Stay, t.Decode, t.Transfer, t.Memory, t.Batch, t.Copy}
 }
 
 // TermsOf is the reverse of Values.
 func TermsOf(v *[NumTerms]float64) Terms {
-	return Terms{Queue: v[0], Prefill: v[1], Fleet: v[2], Evict: v[3], Decode: v[4], Transfer: v[5], Memory: v[6], Batch: v[7], Copy: v[8]}
+	return Terms{
+		Queue: v[0], Prefill: v[1], Fleet: v[2], Evict: v[3], Stay: v[4], Decode: v[5], Transfer: v[6], Memory: v[7], Batch: v[8], Copy: v[9],
+	}
 }
 
 // Sum adds the terms up.
 func (t *Terms) Sum() float64 {
-	return t.Queue + t.Prefill + t.Fleet + t.Evict + t.Decode + t.Transfer + t.Memory + t.Batch - t.Copy
+	return t.Queue + t.Prefill + t.Fleet + t.Evict + t.Stay + t.Decode + t.Transfer + t.Memory + t.Batch - t.Copy
 }
 
 // ttft is the part that passes before the first token.

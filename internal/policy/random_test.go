@@ -157,7 +157,7 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 		m := DefaultCostModel()
 		m.ChunkTokens, m.KVTokens, m.MaxBatch = 512<<r.IntN(4), 50_000+r.IntN(400_000), 1+r.IntN(64)
 		if r.IntN(2) == 0 {
-			m.Again = r.Float64()
+			m.Again, m.Returns = r.Float64(), r.Float64()*20
 		}
 		c := Candidate{
 			Cached:           [fleet.NumTiers]int{r.IntN(3000), r.IntN(500), r.IntN(200), r.IntN(100)},
@@ -208,6 +208,7 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 		}
 		// What it pushes out and is asked for again costs what this does, without the iteration that is under way.
 		want.Evict = m.Again * (own*(1+step/(22e-6*float64(m.ChunkTokens))) + want.Fleet)
+		want.Stay = m.Returns * step
 		kv := float64(m.KVTokens)
 		if over := held + float64(req.PromptTokens-c.Shared) + toCome + req.ExpectedOutput - 0.95*kv; over > 0 {
 			want.Memory = req.ExpectedOutput * (7.5e-3 + step) * over / (0.05 * kv)
@@ -231,16 +232,17 @@ func TestCostMatchesPlainFormula(t *testing.T) {
 			{got.Terms.Prefill, want.Prefill},
 			{got.Terms.Fleet, want.Fleet},
 			{got.Terms.Evict, want.Evict},
+			{got.Terms.Stay, want.Stay},
 			{got.Terms.Decode, want.Decode},
 			{got.Terms.Transfer, want.Transfer},
 			{got.Terms.Memory, want.Memory},
 			{got.Terms.Batch, want.Batch},
 			{got.TTFT, wantTTFT},
 			{got.Terms.Copy, saved},
-			{got.Cost, wantTTFT + want.Fleet + want.Evict + want.Decode - saved},
+			{got.Cost, wantTTFT + want.Fleet + want.Evict + want.Stay + want.Decode - saved},
 			{float64(got.Uncached), tokens},
 			{float64(got.Cached), float64(cached)},
-			{slowRowCost(NewRow(&c, p), NewHolder(req.PromptTokens, &c), req), wantTTFT + want.Fleet + want.Evict + want.Decode},
+			{slowRowCost(NewRow(&c, p), NewHolder(req.PromptTokens, &c), req), wantTTFT + want.Fleet + want.Evict + want.Stay + want.Decode},
 			{m.PrefillTime(got.Uncached, int(ctx)), own},
 		} {
 			if math.Abs(v[0]-v[1]) > 1e-9*(1+math.Abs(v[1])) {
@@ -296,6 +298,7 @@ func TestCostIsMonotone(t *testing.T) {
 			"decoding": {func(c *Candidate) { c.Decoding++; c.InFlight++ }, false},
 			"active":   {func(c *Candidate) { c.ActiveTokens += 5000 }, false},
 			"new":      {func(c *Candidate) { c.UnreportedTokens += 5000 }, false},
+			"returns":  {func(c *Candidate) { m := model; m.Returns = 3; c.Cost = &m }, false},
 			"again":    {func(c *Candidate) { m := model; m.Again = 0.1; c.Cost = &m }, false},
 			"to come":  {func(c *Candidate) { c.OutputToCome = float64(c.Decoding)*req.ExpectedOutput + 5000 }, false},
 		} {

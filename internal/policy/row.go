@@ -56,14 +56,15 @@ func NewFlowingRow(c *Candidate, prices Prices) (Row, Flow) {
 
 // Flow says how Row.Base follows from what is pending.
 type Flow struct {
-	step      float64 // of an iteration, in seconds
-	perSecond float64 // iterations a second of prefill
+	step       float64 // of an iteration, in seconds
+	perSecond  float64 // iterations a second of prefill
+	iterations float64 // without any: the one under way, and one for each of those that come after this request
 }
 
 // Base is Row.Base with so many seconds pending, as NewRow would compute it.
 func (f Flow) Base(pending float64) float64 {
 	queue := within(pending, MaxTerm)
-	return queue + (queue*f.perSecond+1)*f.step
+	return queue + (queue*f.perSecond+f.iterations)*f.step
 }
 
 // newRow takes a model and prices that are in range.
@@ -72,7 +73,7 @@ func newRow(c *Candidate, m *CostModel, p Prices) (Row, Flow) {
 	kv, held := memory(c, m)
 	company := m.PrefillPerToken*decoding + m.DecodePerKVToken*kv
 	step := m.IterationFixed + company
-	f := Flow{step: step}
+	f := Flow{step: step, iterations: 1 + m.Returns}
 	if chunk := m.PrefillPerToken * float64(m.ChunkTokens); chunk > 0 {
 		f.perSecond = min(1/chunk, maxTokens)
 	}

@@ -21,6 +21,9 @@ func TestNamedTermsAreTheSum(t *testing.T) {
 			sum += x.Seconds
 			names[x.Name] = true
 		}
+		if values := terms.Values(); TermsOf(&values) != terms {
+			t.Fatalf("%+v, from its values %+v", terms, TermsOf(&values))
+		}
 		if len(names) != v.NumField() || math.Abs(sum-terms.Sum()) > 1e-12 {
 			t.Fatalf("%+v: %d names, sum %v, want %d and %v", terms, len(names), sum, v.NumField(), terms.Sum())
 		}

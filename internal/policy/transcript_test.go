@@ -110,9 +110,9 @@ func (w *world) do(f []string, out *strings.Builder) error {
 		c.MatchedAt, c.LastCold = uint64(number("matchedat", float64(c.MatchedAt))), uint64(number("lastcold", float64(c.LastCold)))
 		c.RecentWork = number("recent", c.RecentWork)
 		c.KVUsed, c.LastChosen = number("kvused", c.KVUsed), uint64(number("lastchosen", float64(c.LastChosen)))
-		if again := number("again", -1); again >= 0 {
+		if again, returns := number("again", -1), number("returns", -1); again >= 0 || returns >= 0 {
 			m := *c.Cost
-			m.Again, c.Cost = again, &m
+			m.Again, m.Returns, c.Cost = max(again, 0), max(returns, 0), &m
 		}
 		c.SameSession = c.SameSession != flags["session"]
 	}
@@ -215,12 +215,12 @@ func (w *world) route(out *strings.Builder, p Policy, req Request, times, shared
 		out.WriteString("\n")
 	}
 	if flags["explain"] {
-		fmt.Fprintf(out, ">     %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %8s\n", "queue", "prefill", "fleet", "evict", "decode",
+		fmt.Fprintf(out, ">     %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %8s\n", "queue", "prefill", "fleet", "evict", "stay", "decode",
 			"transfer", "memory", "batch", "cost", "ttft", "uncached")
 		for _, i := range d.Order {
 			s := d.Scores[i]
-			fmt.Fprintf(out, "> w%-2d %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %8d\n", i, s.Terms.Queue, s.Terms.Prefill,
-				s.Terms.Fleet, s.Terms.Evict, s.Terms.Decode, s.Terms.Transfer, s.Terms.Memory, s.Terms.Batch, s.Cost, s.TTFT, s.Uncached)
+			fmt.Fprintf(out, "> w%-2d %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %9.6f %8d\n", i, s.Terms.Queue, s.Terms.Prefill,
+				s.Terms.Fleet, s.Terms.Evict, s.Terms.Stay, s.Terms.Decode, s.Terms.Transfer, s.Terms.Memory, s.Terms.Batch, s.Cost, s.TTFT, s.Uncached)
 		}
 	}
 }

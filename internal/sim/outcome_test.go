@@ -3,8 +3,10 @@
 package sim
 
 import (
+	gocmp "cmp"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -159,6 +161,58 @@ func TestTheIterationUnderWayIsWhatInformedKnowsMore(t *testing.T) {
 		if hidden < 1.02*informed {
 			t.Errorf("%s: %.4f s where the phase is hidden, %.4f s where it is not: it does not matter here", name, hidden, informed)
 		}
+	}
+}
+
+// toolAgents is n requests of agents that begin one after the other, with one of three heads of 2,048 to 9,216 tokens, and
+// have 18 turns in the mean, a few seconds apart.
+func toolAgents(n int, seed uint64) *Trace {
+	g := newGenerator(seed)
+	heads := [][]uint32{g.blocks(32), g.blocks(80), g.blocks(144)}
+	for begins := 0.0; len(g.requests) < n*13/10; begins += 12 * g.rnd.ExpFloat64() {
+		g.now = begins
+		talk, tokens := heads[g.rnd.IntN(len(heads))], g.length(3000, 1.0)
+		for more := true; more; more = g.rnd.IntN(18) > 0 && len(talk)*generatedBlock < 90_000 {
+			answer := g.length(250, 0.9)
+			all := g.add(tokens, answer, talk)
+			talk = slices.Concat(all[:len(all)-1], g.blocks(answer/generatedBlock))
+			tokens = g.length(1100, 1.3)
+			g.now += float64(answer)*0.02 + 4*g.rnd.ExpFloat64()
+		}
+	}
+	tr := g.trace()
+	slices.SortStableFunc(tr.Requests, func(a, b *Request) int { return gocmp.Compare(a.Arrival, b.Arrival) })
+	tr.Requests = tr.Requests[:n] // later ones would only end
+	for i, r := range tr.Requests {
+		r.Index = i
+	}
+	return tr
+}
+
+// TestAgentsBeginEverywhere: conversations that begin alike do not all join those that have the head: they would stay there, and
+// their turns wait for one another while other engines have nothing to do. Where only the request at hand had a price, a third of
+// the engines did next to nothing, and Preble's rule, which counts the work of minutes, was sooner by 40 %.
+func TestAgentsBeginEverywhere(t *testing.T) {
+	preble, live, idle := 0.0, 0.0, 0
+	for seed := range uint64(3) {
+		tr := toolAgents(2500, seed)
+		o := RunOptions{Options: Options{Engines: 16, Model: Model70B(), BlockSize: 64, Keyspace: LiveKeyspace(64)}, Speed: 14, Warmup: 0.2, Keep: true}
+		r := mustRun(t, tr, NewLive(LiveOptions{}), o)
+		live += r.TTFT.Mean / 3
+		preble += mustRun(t, tr, NewRouter(policy.DefaultExploitExplore(), RouterOptions{Window: 180}), o).TTFT.Mean / 3
+		var served [16]int
+		for _, q := range r.Requests {
+			served[q.Engine]++
+		}
+		for _, n := range served {
+			if n < len(r.Requests)/16/4 {
+				idle++
+			}
+		}
+	}
+	t.Logf("mean TTFT %.4f s, by Preble's rule %.4f s: %.3f; %d of 48 engines do less than a quarter of the mean", live, preble, live/preble, idle)
+	if live > 1.25*preble || idle > 9 {
+		t.Error("agents do not begin everywhere")
 	}
 }
 

@@ -29,6 +29,7 @@ const (
 	aCostPrefill   = "kvoracle.route.cost.prefill"
 	aCostFleet     = "kvoracle.route.cost.fleet"
 	aCostEvict     = "kvoracle.route.cost.evict"
+	aCostStay      = "kvoracle.route.cost.stay"
 	aCostDecode    = "kvoracle.route.cost.decode"
 	aCostTransfer  = "kvoracle.route.cost.transfer"
 	aCostMemory    = "kvoracle.route.cost.memory"

@@ -93,6 +93,7 @@ func describe(attrs []attribute.KeyValue, a *oracle.Answer) []attribute.KeyValue
 		attribute.Float64(aCostPrefill, a.Terms.Prefill),
 		attribute.Float64(aCostFleet, a.Terms.Fleet),
 		attribute.Float64(aCostEvict, a.Terms.Evict),
+		attribute.Float64(aCostStay, a.Terms.Stay),
 		attribute.Float64(aCostDecode, a.Terms.Decode),
 		attribute.Float64(aCostTransfer, a.Terms.Transfer),
 		attribute.Float64(aCostMemory, a.Terms.Memory),

@@ -63,7 +63,7 @@ func TestDecisionSpanIsTheGatewaysChild(t *testing.T) {
 		"kvoracle.route.matched_tokens.device": int64(32), "kvoracle.route.matched_tokens.host": int64(0),
 		"kvoracle.route.matched_tokens.disk": int64(16), "kvoracle.route.matched_tokens.shared": int64(0),
 		"kvoracle.route.uncached_tokens": int64(52), "kvoracle.route.predicted_ttft": 0.5, "kvoracle.route.cost.total": 0.375,
-		"kvoracle.route.cost.queue": 0.25, "kvoracle.route.cost.prefill": 0.125, "kvoracle.route.cost.fleet": 0.0, "kvoracle.route.cost.evict": 0.0,
+		"kvoracle.route.cost.queue": 0.25, "kvoracle.route.cost.prefill": 0.125, "kvoracle.route.cost.fleet": 0.0, "kvoracle.route.cost.evict": 0.0, "kvoracle.route.cost.stay": 0.0,
 		"kvoracle.route.cost.decode": 0.0, "kvoracle.route.cost.transfer": 0.0, "kvoracle.route.cost.memory": 0.0,
 		"kvoracle.route.cost.batch": 0.0, "kvoracle.route.cost.copy": 0.0, "kvoracle.route.confidence.blocks": "fresh", "kvoracle.route.confidence.load": "imputed",
 	}

@@ -1265,7 +1265,7 @@ func (x *CandidateExplanation) GetPrefillConfidence() *Confidence {
 // CostTerm is one summand of a candidate's cost.
 type CostTerm struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stable name: "queue", "prefill", "fleet", "evict", "decode", "transfer", "memory", "batch", "copy".
+	// Stable name: "queue", "prefill", "fleet", "evict", "stay", "decode", "transfer", "memory", "batch", "copy".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Seconds, at least 0; of "copy", which is what is paid already of another copy of a prefix, at most 0.
 	Seconds       float64 `protobuf:"fixed64,2,opt,name=seconds,proto3" json:"seconds,omitempty"`
