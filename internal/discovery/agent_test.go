@@ -165,13 +165,48 @@ func TestWhatOthersDoStays(t *testing.T) {
 	r.is("b!", "own!", "-pod-7!")
 }
 
+// TestForgetsWhatIsGone: what was done to a worker that the oracle has forgotten says nothing about the next one of that name.
+func TestForgetsWhatIsGone(t *testing.T) {
+	r := newRig(t)
+	a := worker("a")
+	forget := func() {
+		t.Helper()
+		if _, err := r.fleet.RemoveWorker(t.Context(), &kvoraclev1.RemoveWorkerRequest{WorkerId: "a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.step(0, a)
+	r.step(time.Second, out(a))
+	r.is("-a")
+	forget()
+	r.step(time.Second, out(a))
+	r.others(a)
+	if _, err := r.fleet.DrainWorker(t.Context(), &kvoraclev1.DrainWorkerRequest{WorkerId: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	r.step(time.Second, a)
+	r.is("-a!") // an operator's wish
+	forget()
+
+	r.step(time.Second, a)
+	r.step(time.Second) // missing
+	r.is("-a")
+	forget()
+	r.step(time.Minute)
+	r.step(time.Second, a)
+	r.step(time.Second)
+	r.is("-a") // not since a minute ago
+}
+
 func TestMoved(t *testing.T) {
 	r := newRig(t)
 	a := worker("a")
 	r.step(0, a)
 	moved := worker("a")
 	moved.Spec.Address = "elsewhere:80"
-	r.step(time.Second, moved, a) // with a second address, as pods have
+	for range 2 {
+		r.step(time.Second, moved, a) // with a second address, as pods have
+	}
 	m, err := r.fleet.GetWorker(t.Context(), &kvoraclev1.GetWorkerRequest{WorkerId: "a"})
 	if err != nil || m.GetWorker().GetSpec().GetAddress() != "elsewhere:80" {
 		t.Errorf("%v, %v", m, err)

@@ -81,8 +81,22 @@ func TestFile(t *testing.T) {
 	if _, err := parseFile(make([]byte, MaxAnswer+1)); err == nil {
 		t.Error("a file without end was read")
 	}
-	if _, err := parseFile([]byte("workers: [" + strings.Repeat("{worker_id: a},", MaxEndpoints+1) + "]")); err == nil {
+	var long strings.Builder
+	for i := range MaxEndpoints + 1 {
+		_, _ = fmt.Fprintf(&long, "{worker_id: w%d},", i)
+	}
+	if _, err := parseFile([]byte("workers: [" + long.String() + "]")); err == nil {
 		t.Error("a list without end was read")
+	}
+	seen := make(chan struct{})
+	go func() {
+		f.Wait(t.Context(), time.Hour)
+		close(seen)
+	}()
+	select {
+	case <-seen: // a file says nothing when it changes, so it is looked at often, whatever the longest time is
+	case <-time.After(time.Minute):
+		t.Error("a change of a file is not looked for")
 	}
 }
 
@@ -259,6 +273,10 @@ func (a *api) serve(t *testing.T) *Kube {
 
 func TestEndpointSlices(t *testing.T) {
 	const path = "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices"
+	many := make([]string, MaxEndpoints+1)
+	for i := range many {
+		many[i] = fmt.Sprintf(`{"addresses":["10.1.%d.%d"]}`, i>>8, i&255)
+	}
 	a := &api{docs: map[string]string{
 		path + "?labelSelector=kubernetes.io%2Fservice-name%3Dvllm&limit=500": `{"metadata":{"resourceVersion":"7","continue":"next"},"items":[
 			{"addressType":"IPv4","ports":[{"name":"metrics","port":9000},{"name":"http","port":8000}],"endpoints":[
@@ -274,6 +292,8 @@ func TestEndpointSlices(t *testing.T) {
 				{"addresses":["fd00::5"],"conditions":{"ready":true},"targetRef":{"name":"vllm-5"}}]}]}`,
 		path + "?labelSelector=kubernetes.io%2Fservice-name%3Dempty&limit=500":  `{"metadata":{"resourceVersion":"9"},"items":[]}`,
 		path + "?labelSelector=kubernetes.io%2Fservice-name%3Dbroken&limit=500": `{"items":[`,
+		path + "?labelSelector=kubernetes.io%2Fservice-name%3Dslices&limit=500": `{"items":[{}` + strings.Repeat(",{}", MaxEndpoints) + `]}`,
+		path + "?labelSelector=kubernetes.io%2Fservice-name%3Dmany&limit=500":   `{"items":[{"ports":[{"name":"http","port":1}],"endpoints":[` + strings.Join(many, ",") + `]}]}`,
 	}}
 	k := a.serve(t)
 	k.Service, k.Port = "vllm", "http"
@@ -283,11 +303,21 @@ func TestEndpointSlices(t *testing.T) {
 	}, show(t, got, err)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	for service, want := range map[string][]string{"empty": nil, "broken": {"error"}, "forbidden": {"error"}} {
+	for service, want := range map[string][]string{
+		"empty": nil, "broken": {"error"}, "forbidden": {"error"}, "slices": {"error"}, "many": {"error"},
+	} {
 		k.Service = service
 		got, err := k.Look(t.Context())
 		if d := cmp.Diff(want, show(t, got, err)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", service, d)
+		}
+	}
+	k.Service = "vllm"
+	for port, want := range map[string]string{"9000": "vllm-0 at 10.0.0.1:9000 in z1", "": "vllm-0 at 10.0.0.1:9000 in z1", "other": "10.0.0.9:1 at 10.0.0.9:1"} {
+		k.Port = port
+		got, err := k.Look(t.Context())
+		if all := show(t, got, err); len(all) == 0 || all[0] != want {
+			t.Errorf("port %q: %v, want %s first", port, all, want)
 		}
 	}
 	for _, q := range a.asked {
@@ -310,6 +340,22 @@ func TestEndpointSlices(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	k.Wait(ctx, time.Hour)
+
+	// One that is refused at once makes no busy loop.
+	k.API = "http://127.0.0.1:1"
+	ctx, cancel = context.WithCancel(t.Context())
+	waited := make(chan struct{})
+	go func() {
+		k.Wait(ctx, time.Hour)
+		close(waited)
+	}()
+	select {
+	case <-waited:
+		t.Error("a watch that failed ended the wait")
+	case <-time.After(200 * time.Millisecond):
+	}
+	cancel()
+	<-waited
 }
 
 func TestInferencePool(t *testing.T) {
@@ -319,6 +365,7 @@ func TestInferencePool(t *testing.T) {
 		pool + "one":      `{"spec":{"selector":{"matchLabels":{"tier":"gpu","app":"vllm"}},"targetPorts":[{"number":8000}]}}`,
 		pool + "all":      `{"spec":{"selector":{},"targetPorts":[{"number":8000}]}}`,
 		pool + "portless": `{"spec":{"selector":{"matchLabels":{"app":"vllm"}}}}`,
+		"/api/v1/namespaces/ns/pods?labelSelector=&limit=500": `{"items":[{"metadata":{"name":"anybody"},"status":{"phase":"Running","podIP":"10.0.0.9"}}]}`,
 		pods: `{"metadata":{"resourceVersion":"3"},"items":[
 			{"metadata":{"name":"x"},"status":{"phase":"Running","podIP":"10.0.0.1","conditions":[{"type":"Ready","status":"True"}]}},
 			{"metadata":{"name":"y"},"status":{"phase":"Running","podIP":"10.0.0.2","conditions":[{"type":"Ready","status":"False"}]}},

@@ -83,6 +83,7 @@ func TestTextOutcomesAreShares(t *testing.T) {
 		credit         float64
 	}{
 		{320, 280, 0.75 + 0.25/8}, // 7 of 8 blocks were guessed, and found
+		{320, 140, 0.75 - 0.25/8}, // half of that
 		{320, 0, 0.75 - 0.75/8},
 		{0, 7 * size, 0.75 + 0.25/8}, // no length told: the tokens are taken to be equal
 	} {

@@ -5,7 +5,9 @@ Usage: gateway.py HOST:PORT. Prints "kill" when the oracle shall be killed, and 
 
 import array
 import asyncio
+import socket
 import sys
+import time
 
 import grpc
 from kvoracle.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, route_pb2
@@ -37,6 +39,7 @@ def check_packing():
     want = route_pb2.RouteRequest(model="m", text="h\u00e9llo", explain=True)
     check("text", route_pb2.RouteRequest.FromString(question("m", "h\u00e9llo", {"explain": True})), want)
     check("memory is not converted", packed(memory).obj is memory, True)
+    check("bytes are not converted", packed(memory.tobytes()).__class__, bytes)
     for bad in (b"123", [-1], [1 << 40], ["x"]):
         try:
             packed(bad)
@@ -78,6 +81,9 @@ def life(oracle):
     check("sync: no tokens", refused(lambda: oracle.route("demo", [])), grpc.StatusCode.INVALID_ARGUMENT)
     denied = refused(lambda: oracle.route("demo", TOKENS, denied_workers=["a", "b"]))
     check("sync: nobody left", denied, grpc.StatusCode.UNAVAILABLE)
+    d = oracle.route("full", TOKENS)
+    check("sync: full", refused(lambda: oracle.route("full", TOKENS)), grpc.StatusCode.UNAVAILABLE)
+    oracle.finished(d)
     check("sync: said", oracle.flush(timeout=SLOW), True)
 
 
@@ -117,6 +123,22 @@ async def check_lists_while_busy(address, fleet):
         oracle.finished(d)
 
 
+async def check_deadline(workers):
+    """Of an oracle that is there and says nothing a request waits for as long as it was told, and no longer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with Client(address, deadline=0.3) as oracle:
+            oracle.core.learn(workers)
+            began = time.monotonic()
+            check("sync, no answer: chosen by", oracle.route("demo", TOKENS).fallback, "DEADLINE_EXCEEDED")
+            check("sync, no answer: waited", 0.2 < time.monotonic() - began < SLOW, True)
+        async with AsyncClient(address, deadline=0.3) as oracle:
+            oracle.core.learn(workers)
+            began = time.monotonic()
+            check("async, no answer: chosen by", (await oracle.route("demo", TOKENS)).fallback, "DEADLINE_EXCEEDED")
+            check("async, no answer: waited", 0.2 < time.monotonic() - began < SLOW, True)
+
+
 async def main(address):
     check_packing()
     channel = grpc.insecure_channel(address)
@@ -124,12 +146,14 @@ async def main(address):
     for name, more in {
         "a": {"model": "demo", "labels": {"zone": "x"}}, "b": {"model": "demo", "labels": {"zone": "y"}},
         "p": {"model": "demo", "roles": [common_pb2.ROLE_PREFILL]},
+        "f": {"model": "full", "max_requests": 1},
         "q": {"model": "split", "roles": [common_pb2.ROLE_PREFILL]}, "r": {"model": "split", "roles": [common_pb2.ROLE_DECODE]},
     }.items():
         spec = common_pb2.WorkerSpec(worker_id=name, address=f"{name}:8000", block_size=16, **more)
         fleet.RegisterWorker(fleet_pb2.RegisterWorkerRequest(spec=spec), timeout=SLOW)
 
     await check_lists_while_busy(address, fleet)
+    await check_deadline(fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=SLOW).workers)
     oracle = Client(address, deadline=SLOW)
     check("sync: listed", oracle.refresh(timeout=SLOW), True)
     async with AsyncClient(address, deadline=SLOW) as aoracle:
@@ -144,8 +168,11 @@ async def main(address):
             await asyncio.sleep(0.05)
         check_end(fleet, "both")
 
+        said = oracle.route("demo", TOKENS)
         print("kill", flush=True)
         sys.stdin.readline()
+        oracle.cancelled(said)
+        oracle.core.learn([])  # one that has just been started knows nobody
         # The oracle is gone: both go on, and spread what they send.
         chosen = [oracle.route("demo", TOKENS) for _ in range(10)]
         check("sync, alone: chosen by", {d.fallback for d in chosen}, {"UNAVAILABLE"})
@@ -159,6 +186,12 @@ async def main(address):
         check("sync, alone: unknown model", refused(lambda: oracle.route("other", TOKENS)), grpc.StatusCode.UNAVAILABLE)
         for d in chosen:
             oracle.finished(d)
+        check("sync, alone: said", oracle.flush(timeout=1), False)
+        for _ in range(200):  # the client's own thread may have it, and gives it back
+            if oracle.core._events:
+                break
+            await asyncio.sleep(0.05)
+        check("sync, alone: kept", [e.decision_id for e in oracle.core._events], [said.decision_id])
         chosen = [await aoracle.route("demo", TOKENS) for _ in range(10)]
         check("async, alone: chosen by", {d.fallback for d in chosen}, {"UNAVAILABLE"})
         check("async, alone: spread", sorted(d.worker_id for d in chosen), ["a"] * 5 + ["b"] * 5)
