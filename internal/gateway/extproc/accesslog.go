@@ -112,10 +112,12 @@ func (s *Service) readLog(stream accesslogv3.AccessLogService_StreamAccessLogsSe
 func (s *Service) entry(e *accesslogdatav3.HTTPAccessLogEntry, now time.Time) Entry {
 	c := e.GetCommonProperties()
 	name := decisionIn(c.GetMetadata())
-	if name == "" {
-		return EntryForeign
-	}
 	l := s.find(name)
+	if name == "" { // nothing was decided, or it has not heard what: then whoever has served it is not whom we chose
+		if l = s.findRequest(e.GetRequest().GetRequestId()); l == nil {
+			return EntryForeign
+		}
+	}
 	isEnd := c.GetAccessLogType() == accesslogdatav3.AccessLogType_NotSet || c.GetAccessLogType() == accesslogdatav3.AccessLogType_DownstreamEnd
 	if l == nil {
 		return s.passOn(name, e, isEnd, now)

@@ -109,6 +109,37 @@ func TestLogSparesTheStream(t *testing.T) {
 	r.s.Tick(time.Now().Add(time.Second)) // no more is to be heard of the bodies
 }
 
+// TestLogOfWhatWasNotHeard: of a choice that came when the proxy had just given up its log knows no decision. By the request's name
+// the booking ends all the same, at whoever has served it.
+func TestLogOfWhatWasNotHeard(t *testing.T) {
+	r := start(t, 2, nil)
+	r.isLogged = true
+	c := r.call(buffered, none)
+	c.post(textPath, keyRequest, "r1")
+	c.recv()
+	c.body(question, true)
+	to, _ := choice(t, c.recv())
+	c.over()
+	other := 3 - workerAt(to[0])
+	entry := func(request string, kind accesslogdatav3.AccessLogType) *accesslogdatav3.HTTPAccessLogEntry {
+		e := entryOf("", other, 200)
+		e.CommonProperties.AccessLogType = kind
+		e.Request = &accesslogdatav3.HTTPRequestProperties{RequestId: request}
+		return e
+	}
+	const end = accesslogdatav3.AccessLogType_DownstreamEnd
+	got := r.log(entry("r2", end), entry("", end), entry("r1", accesslogdatav3.AccessLogType_DownstreamPeriodic), entry("r1", end), entry("r1", end))
+	if d := cmp.Diff([]Entry{EntryForeign, EntryForeign, EntryAlive, EntryEnded, EntryForeign}, got); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]string{"dispatched applied", "dispatched late", "finished applied"}, r.heard()); d != "" {
+		t.Error(d)
+	}
+	if n := len(r.s.byRequest); n != 0 {
+		t.Errorf("%d requests are remembered", n)
+	}
+}
+
 // TestLogOfReplicas: where others decide too, an entry about a decision of theirs goes to the oracle, and a booking of ours of which
 // the end was told there is not waited for.
 func TestLogOfReplicas(t *testing.T) {

@@ -349,7 +349,7 @@ func (x *exchange) decide(ctx context.Context) verdict {
 	v := x.verdict(ctx)
 	if v.answer != nil && v.answer.Decision != 0 {
 		// No log knows of a shadow's decision.
-		x.life = x.s.begin(v.answer, x.respMode != none, x.byLog && !x.isShadow, time.Now())
+		x.life = x.s.begin(v.answer, x.respMode != none, x.byLog && !x.isShadow, x.wishes.request, time.Now())
 	}
 	return v
 }

@@ -14,6 +14,7 @@ type life struct {
 	answer  *oracle.Answer
 	seesAll bool          // response bodies come by the request's own stream: an observer has nothing to add
 	byLog   bool          // an access log tells its end
+	request string        // the proxy's name of it; empty: not said
 	renewed time.Time     // the last news; guarded by Service.mu
 	isLeft  bool          // its stream has ended, and the log's word is awaited; guarded by Service.mu
 	doubted time.Time     // when it was last asked whether another replica has heard it; guarded by Service.mu

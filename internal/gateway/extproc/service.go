@@ -30,12 +30,15 @@ type Service struct {
 
 	mu    sync.Mutex
 	lives map[oracle.DecisionID]*life
-	left  int // of them, those whose stream has ended
+	// byRequest are those that an access log ends, by the proxy's name of the request: of a choice that it has not heard, since it
+	// had given up that very moment, its log knows no decision.
+	byRequest map[string]*life
+	left      int // of lives, those whose stream has ended
 }
 
 // New makes a Service.
 func New(cfg Config) *Service {
-	s := &Service{cfg: cfg.withDefaults(), lives: make(map[oracle.DecisionID]*life)}
+	s := &Service{cfg: cfg.withDefaults(), lives: make(map[oracle.DecisionID]*life), byRequest: make(map[string]*life)}
 	s.SetModels(cfg.Models)
 	return s
 }
@@ -151,13 +154,24 @@ func (s *Service) await(l *life) bool {
 	return true
 }
 
-// begin notes a booking that was made. seesAll says that the response's bodies will come by the request's own stream.
-func (s *Service) begin(a *oracle.Answer, seesAll, byLog bool, now time.Time) *life {
-	l := &life{s: s, answer: a, seesAll: seesAll, byLog: byLog, renewed: now, over: make(chan struct{})}
+// begin notes a booking that was made. seesAll says that the response's bodies will come by the request's own stream; request is
+// the proxy's name of it, or empty.
+func (s *Service) begin(a *oracle.Answer, seesAll, byLog bool, request string, now time.Time) *life {
+	l := &life{s: s, answer: a, seesAll: seesAll, byLog: byLog, request: request, renewed: now, over: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lives[a.Decision] = l
+	if byLog && request != "" {
+		s.byRequest[request] = l
+	}
 	return l
+}
+
+// findRequest gives the life of a request by the proxy's name of it, or nil.
+func (s *Service) findRequest(request string) *life {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byRequest[request]
 }
 
 // find gives the life of a decision as its metadata names it, or nil.
@@ -178,6 +192,9 @@ func (s *Service) forget(l *life) {
 		s.left--
 	}
 	delete(s.lives, l.answer.Decision)
+	if s.byRequest[l.request] == l {
+		delete(s.byRequest, l.request)
+	}
 }
 
 // next gives one of the workers in turn, and the one after it; nil: there is none.

@@ -22,6 +22,7 @@ type Queue struct {
 
 // Names of headers that say what a request wants. Those of the inference extension have a second form, of llm-d 0.8.
 const (
+	keyRequest   = "x-request-id"                 // Envoy's name of it
 	keyPriority  = "x-kvoracle-priority"          // a number
 	keyMaxQueue  = "x-kvoracle-max-queue-seconds" // at most Queue.MaxWait
 	keyTenant    = "x-gateway-inference-fairness-id"
@@ -43,6 +44,7 @@ type wishes struct {
 	method, path string
 	length       int    // of its body, as it says; 0: it does not
 	parent       string // traceparent
+	request      string // the proxy's name of it
 	session      string
 	tenant       string
 	objective    string
@@ -63,6 +65,10 @@ func (w *wishes) note(key, value, sessionHeader string) {
 		w.length, _ = strconv.Atoi(value) // whatever is no number is found out when the body comes
 	case "traceparent":
 		w.parent = value
+	case keyRequest:
+		if len(value) <= longestSession {
+			w.request = value
+		}
 	case keyTenant, keyTenant2:
 		if len(value) <= longestSession {
 			w.tenant = value
