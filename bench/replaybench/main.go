@@ -34,8 +34,8 @@ func run(ctx context.Context, args []string) error {
 	quick := f.Bool("quick", false, "a few hundred requests of each: checks the machinery, its numbers mean nothing")
 	out := f.String("out", "", "write the page here; empty: nowhere")
 	data := f.String("json", "", "write what was measured here, too")
-	only := f.String("only", "", "measure only the cells whose name (workload/class/engines) matches this regular expression")
-	fast := f.Bool("fast", false, "no capacities, no degrees of information, one seed")
+	only := f.String("only", "", "measure only the cells (workload/class/engines) and scenarios (workload/class/engines/name) that match this regular expression")
+	fast := f.Bool("fast", false, "no capacities, no degrees of information, no scenarios, one seed")
 	from := f.String("from", "", "measure nothing, take what -json wrote")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -99,11 +99,13 @@ func measure(ctx context.Context, traces string, quick, fast bool, only *regexp.
 		return nil, err
 	}
 	plan.Cells = slices.DeleteFunc(plan.Cells, func(c replay.Cell) bool { return !only.MatchString(c.Name()) })
+	plan.Scenarios = slices.DeleteFunc(plan.Scenarios, func(s replay.Scenario) bool { return !only.MatchString(s.Cell.Name() + "/" + s.Name) })
 	if fast {
+		plan.Scenarios = nil
 		plan.Capacity, plan.WithDegrees, plan.Degrees, plan.Seeds = nil, nil, nil, 1
 	}
-	if len(plan.Cells) == 0 {
-		return nil, errors.New("-only: no cell matches")
+	if len(plan.Cells)+len(plan.Scenarios) == 0 {
+		return nil, errors.New("-only: no cell and no scenario matches")
 	}
 	start := time.Now()
 	plan.Progress = func(done, all int, what string) {

@@ -287,7 +287,7 @@ func (r Reason) String() string {
 func Names() []string {
 	return []string{
 		"least_time", "least_loaded", "power_of_two", "round_robin", "random",
-		"consistent_hash", "cache_aware", "weighted_scorers", "block_cost", "exploit_explore",
+		"consistent_hash", "cache_aware", "cache_aware_gated", "weighted_scorers", "block_cost", "exploit_explore",
 	}
 }
 
@@ -308,6 +308,8 @@ func ByName(name string) (Policy, bool) {
 		return DefaultConsistentHash(), true
 	case "cache_aware":
 		return DefaultCacheAware(), true
+	case "cache_aware_gated":
+		return DefaultGatedCacheAware(), true
 	case "weighted_scorers":
 		return DefaultWeightedScorers(), true
 	case "block_cost":

@@ -32,6 +32,9 @@ type Cell struct {
 	Workload *Workload
 	Model    sim.Model
 	Engines  int
+	// Speeds is how fast each engine is in units of the Model's; nil: all as fast as that. Nobody is told, but who sees the
+	// engines' exact state.
+	Speeds []float64
 }
 
 // Name is unique among cells.
@@ -63,16 +66,18 @@ const (
 	warmup = 0.2
 )
 
-// run serves the cell at a load in the loop's own unit.
-func (c *Cell) run(p *Contestant, load float64, seed uint64, keep bool) (sim.Result, error) {
+// options are those of every run of the cell.
+func (c *Cell) options() sim.Options {
 	size := c.Workload.BlockSize
 	if size == 0 {
 		size = c.Workload.Trace.BlockSize
 	}
-	o := sim.RunOptions{
-		Options: sim.Options{Engines: c.Engines, Model: c.Model, BlockSize: size, Keyspace: sim.LiveKeyspace(size)},
-		Warmup:  warmup, Seed: seed, Keep: keep,
-	}
+	return sim.Options{Engines: c.Engines, Model: c.Model, BlockSize: size, Keyspace: sim.LiveKeyspace(size), Speeds: c.Speeds}
+}
+
+// run serves the cell at a load in the loop's own unit.
+func (c *Cell) run(p *Contestant, load float64, seed uint64, keep bool) (sim.Result, error) {
+	o := sim.RunOptions{Options: c.options(), Warmup: warmup, Seed: seed, Keep: keep}
 	if c.Workload.IsClosed {
 		o.Users = max(1, int(math.Round(load)))
 		o.Horizon = max(c.Workload.horizon()*8/float64(max(c.Engines, 8)), 60)

@@ -59,6 +59,10 @@ func Contestants() []Contestant {
 			New: routed(policy.CacheAware{AbsThreshold: 64, RelThreshold: 1.5}, events),
 		},
 		{
+			Name: "smg_gated", Title: "SMG, new rule", Rule: "cache_aware 0.3 / 64 / 1.5, against the mean and for the holder alone; its own tree of routed prompts",
+			New: routed(policy.DefaultGatedCacheAware(), sim.RouterOptions{Index: sim.RoutedAll, NoExpected: true}),
+		},
+		{
 			Name: LLMD, Title: "llm-d", Rule: "scorers: queue 2, KV 2, prefix 3, cold 2; its own LRU of routed prompts, gauges each 50 ms", IsRandom: true,
 			New: routed(policy.DefaultWeightedScorers(), sim.RouterOptions{Index: sim.Routed, NoExpected: true, ScrapeEvery: 0.05}),
 		},

@@ -52,6 +52,7 @@ func (r *Report) Markdown(w io.Writer, command string, isPart bool) error {
 	r.writeCapacity(p)
 	r.writeTails(p)
 	r.writeDegrees(p)
+	r.writeScenarios(p)
 	r.writeRules(p)
 	return p.err
 }
@@ -279,8 +280,8 @@ func (r *Report) writeDegrees(p *page) {
 func (r *Report) writeRules(p *page) {
 	p.f("## Who is who\n\nRules as published, with their default parameters; each is held to it by a transcript in `internal/policy/testdata/published.txt`.\n" +
 		"Rivals know what they use at once and without error. Random ones are the mean of several seeds, their capacity of one.\n" +
-		"SGLang's is the rule of SGLang's router and of SMG for years, most against least loaded; the newest SMG holds the chosen one's load\n" +
-		"against the mean instead, with the same thresholds, and is not compared.\n\n")
+		"SGLang's is the rule of SGLang's router and of SMG for years, most against least loaded; the new one is SMG's of August 2026, the holder\n" +
+		"against the mean. Where that takes none of the holders its newest versions go by a wait they expect, here it is by requests.\n\n")
 	p.row("policy", "rule")
 	p.f("|---|---|\n")
 	for _, l := range r.Policies {

@@ -20,6 +20,8 @@ type Plan struct {
 	Degrees     []Contestant
 	DegreeLoads []float64
 	WithDegrees func(*Cell) bool
+	// Scenarios are measured with all Contestants whose capacity is searched for, or all if nobody's is.
+	Scenarios []Scenario
 	// Capacity says whose to search for; nil: nobody's.
 	Capacity func(*Contestant) bool
 	// Seeds is how many runs of random contestants are averaged; 0: 1.
@@ -36,6 +38,8 @@ type Report struct {
 	Cells    []CellReport
 	Policies []Label
 	Degrees  []Label
+
+	Scenarios []ScenarioReport
 }
 
 // Label is a contestant without its code.
@@ -80,13 +84,19 @@ func find(ps []Point, policy string, load float64) *Point {
 // Run measures the plan, as many runs at a time as there are processors.
 func Run(ctx context.Context, p Plan) (*Report, error) {
 	rep := &Report{Loads: p.Loads, Cells: make([]CellReport, len(p.Cells)), Policies: labels(p.Contestants), Degrees: labels(p.Degrees)}
+	rep.Scenarios = make([]ScenarioReport, len(p.Scenarios))
 	w := &crew{plan: &p, ctx: ctx, slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	for i := range p.Cells {
 		w.all += w.jobs(&p.Cells[i])
 	}
+	worlds := map[string]bool{}
+	for i := range p.Scenarios {
+		worlds[p.Scenarios[i].world()] = true
+	}
+	w.all += len(worlds) + len(p.Scenarios)*len(p.scenarists())
 	// Cells one after the other but for the ends, where slots would be idle: two are under way.
-	cells, ctx := errgroup.WithContext(ctx)
-	w.ctx = ctx
+	cells, cellsCtx := errgroup.WithContext(ctx)
+	w.ctx = cellsCtx
 	cells.SetLimit(2)
 	for i := range p.Cells {
 		cells.Go(func() error { return w.cell(&p.Cells[i], &rep.Cells[i], i == 0) })
@@ -94,7 +104,8 @@ func Run(ctx context.Context, p Plan) (*Report, error) {
 	if err := cells.Wait(); err != nil {
 		return nil, err
 	}
-	return rep, nil
+	w.ctx = ctx
+	return rep, w.scenarios(rep)
 }
 
 func labels(cs []Contestant) []Label {

@@ -21,8 +21,8 @@ func small(t *testing.T) Plan {
 	ds, _ := ByName(Degrees(), []string{Ours, DecisionsOnly})
 	return Plan{
 		Cells: []Cell{
-			{&Workload{Name: UnsharedName, Title: "nothing shared", Trace: sim.Unshared(200, 1)}, sim.Model8B(), 2},
-			{&Workload{Name: "hot_head", Title: "one hot head", Trace: sim.HotHead(200, 1)}, sim.Model8B(), 3},
+			{Workload: &Workload{Name: UnsharedName, Title: "nothing shared", Trace: sim.Unshared(200, 1)}, Model: sim.Model8B(), Engines: 2},
+			{Workload: &Workload{Name: "hot_head", Title: "one hot head", Trace: sim.HotHead(200, 1)}, Model: sim.Model8B(), Engines: 3},
 		},
 		Loads: []float64{0.5, 0.9}, Contestants: cs, Degrees: ds, DegreeLoads: []float64{0.9},
 		WithDegrees: func(c *Cell) bool { return c.Engines == 3 }, Capacity: func(*Contestant) bool { return true }, Seeds: 2, Keep: 0.9,
@@ -133,7 +133,7 @@ func TestClosedScale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Cell{&Workload{Name: "sessions", Trace: tr, IsClosed: true, Horizon: 20}, sim.Model8B(), 1}
+	c := Cell{Workload: &Workload{Name: "sessions", Trace: tr, IsClosed: true, Horizon: 20}, Model: sim.Model8B(), Engines: 1}
 	ref, _ := ByName(Contestants(), []string{Informed})
 	s, err := c.scale(&ref[0])
 	if err != nil {
@@ -151,6 +151,67 @@ func hashes(i int) []int {
 		out = append(out, 1000+100*(i/8)+k)
 	}
 	return out
+}
+
+// A scenario counts the requests of its time alone, at a load of the fleet as it was before.
+func TestScenarios(t *testing.T) {
+	p := small(t)
+	p.Cells, p.Degrees = nil, nil
+	p.Contestants, _ = ByName(p.Contestants, []string{Ours, Informed, Least, "random"})
+	p.Capacity = func(c *Contestant) bool { return !c.IsRandom }
+	w := Workload{Name: "tenants", Title: "many tenants", Trace: sim.MultiTenant(300, 1)}
+	cell := Cell{Workload: &w, Model: sim.Model8B(), Engines: 2}
+	wider := cell
+	wider.Engines, wider.Speeds = 3, []float64{1, 1, 0.5}
+	p.Scenarios = []Scenario{
+		{Name: "joins", Title: "one joins", Cell: wider, Present: 2, Load: 0.5, Changes: []sim.Change{{At: 6, Engine: 2, Kind: sim.Join}}, From: 4, To: 10},
+		{Name: "burst", Title: "a burst", Cell: cell, Load: 0.5, Surge: &sim.Surge{From: 6, For: 1, Requests: 50, Head: 640, Tail: 10}, From: 6, To: 8},
+		{Name: "slow", Title: "one is slow", Cell: Cell{Workload: &w, Model: cell.Model, Engines: 2, Speeds: []float64{1, 0.5}}, Load: 0.7},
+	}
+	last, all := 0, 0
+	p.Progress = func(done, total int, _ string) { last, all = done, total }
+	rep, err := Run(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Three fleets, and three contestants that are not random.
+	if last != all || all != 3+3*3 {
+		t.Errorf("%d of %d runs", last, all)
+	}
+	joins, burst, slow := &rep.Scenarios[0], &rep.Scenarios[1], &rep.Scenarios[2]
+	for _, s := range rep.Scenarios {
+		for _, l := range rep.Policies {
+			if x := s.At(l.Name); (x == nil) != l.IsRandom || x != nil && (x.Result.N < 50 || x.Result.TTFT.Mean <= 0 || x.Result.N != s.At(Ours).Result.N) {
+				t.Errorf("%s, %s: %+v", s.Name, l.Name, x)
+			}
+		}
+	}
+	if n := slow.At(Ours).Result.N; n != 240 {
+		t.Errorf("%d requests count of a whole run, want those after the warm-up", n)
+	}
+	if joins.Scale.Full != burst.Scale.Full || slow.Scale.Full >= burst.Scale.Full {
+		t.Errorf("load 1 is %v for two engines that a third will join, %v for two, %v if one of these is slow", joins.Scale.Full, burst.Scale.Full, slow.Scale.Full)
+	}
+	if s := joins.Shares[Ours]; s <= 0 || s > 1.5 {
+		t.Errorf("an engine that is there half the time is given %v times as much as others", s)
+	}
+	var page bytes.Buffer
+	if err := rep.Markdown(&page, "make something", true); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"## Fleets that change", "### On many tenants", "| one joins | 0.5 | ", "| a burst | 0.5 | - | ", " of 3.\n"} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if strings.Contains(page.String(), "NaN") || strings.Contains(page.String(), "%!") {
+		t.Errorf("the page:\n%s", page.String())
+	}
+
+	p.Scenarios[0].To = 1e6
+	if _, err := Run(t.Context(), p); err == nil || !strings.Contains(err.Error(), "its requests end at") {
+		t.Errorf("a scenario that outlasts its requests: %v", err)
+	}
 }
 
 // Bars are arithmetic on a report; this one can be done by hand.
@@ -221,6 +282,17 @@ func TestSuite(t *testing.T) {
 	}
 	if len(p.Cells) != 10 || len(p.Contestants) != len(Contestants()) {
 		t.Errorf("%d cells, %d contestants", len(p.Cells), len(p.Contestants))
+	}
+	tenants, tools := &Workload{Name: "a"}, &Workload{Name: "b"}
+	named := map[string]bool{}
+	for _, s := range Scenarios(tenants, tools) {
+		named[s.Workload.Name+s.Name] = true
+		if s.Load <= 0 || s.Engines < 8 || s.Title == "" || s.To > 0 && s.To <= s.From {
+			t.Errorf("%+v", s)
+		}
+	}
+	if len(named) != 24 {
+		t.Errorf("%d different scenarios, want 12 on each workload", len(named))
 	}
 	if _, err := Suite(t.TempDir(), true); err == nil {
 		t.Error("no traces, no error")

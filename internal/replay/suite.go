@@ -30,6 +30,7 @@ func Suite(dir string, isQuick bool) (Plan, error) {
 		all := plan.WithDegrees
 		plan.WithDegrees = func(c *Cell) bool { return all(c) && c.Workload.Name == UnsharedName }
 	}
+	var tools *Workload
 	for _, f := range []struct {
 		name, title string
 		read        sim.ReadOptions
@@ -52,12 +53,15 @@ func Suite(dir string, isQuick bool) (Plan, error) {
 		}
 		w := f.workload
 		w.Name, w.Title, w.Trace = f.name, f.title, tr
+		if w.Name == "gen_toolagent" {
+			tools = &w
+		}
 		for _, m := range classes {
 			for _, n := range fleets {
 				if isQuick && w.IsClosed {
 					n = 2
 				}
-				plan.Cells = append(plan.Cells, Cell{&w, m, n})
+				plan.Cells = append(plan.Cells, Cell{Workload: &w, Model: m, Engines: n})
 			}
 		}
 	}
@@ -69,7 +73,10 @@ func Suite(dir string, isQuick bool) (Plan, error) {
 		{Name: "retrieval", Title: "documents in any order", Trace: sim.Retrieval(generated, 1)},
 		{Name: "long_agents", Title: "long agents", Trace: sim.LongAgents(generated/2, 1)},
 	} {
-		plan.Cells = append(plan.Cells, Cell{&g, classes[0], 8})
+		plan.Cells = append(plan.Cells, Cell{Workload: &g, Model: classes[0], Engines: 8})
+	}
+	if !isQuick {
+		plan.Scenarios = Scenarios(&Workload{Name: "multi_tenant", Title: "many tenants", Trace: sim.MultiTenant(20_000, 2)}, tools)
 	}
 	return plan, nil
 }

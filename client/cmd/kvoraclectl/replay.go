@@ -18,6 +18,7 @@ import (
 type replayCmd struct {
 	Trace       string    `arg:"" help:"Request log: JSON lines, plain or gzip, each with timestamp (ms), output_length, and hash_ids with input_length, token_ids, messages or prompt."`
 	Engines     int       `help:"Simulated workers." default:"8"`
+	Speeds      []float64 `help:"How fast each worker is in units of the class, one number for each, like 1,1,0.4,0.4; policies are not told." placeholder:"X,..."`
 	Class       string    `help:"What they run: 8b (one H100) or 70b (four)." enum:"8b,70b" default:"8b"`
 	Loads       []float64 `help:"Loads to serve it at; 1 is the most that keeps the promise of 4 times the unloaded p90 TTFT and 3 times the mean TPOT." default:"0.3,0.5,0.7,0.9,1"`
 	Policies    []string  `help:"Policies to compare, or all." default:"all"`
@@ -49,6 +50,14 @@ func (c *replayCmd) Run(e *env) error {
 	if c.Engines < 1 || c.Engines > 256 {
 		return fmt.Errorf("--engines: got %d, want 1 to 256", c.Engines)
 	}
+	if n := len(c.Speeds); n != 0 && n != c.Engines {
+		return fmt.Errorf("--speeds: got %d, want one for each of --engines (%d)", n, c.Engines)
+	}
+	for _, v := range c.Speeds {
+		if !(v >= 0.01 && v <= 100) {
+			return fmt.Errorf("--speeds: got %v, want 0.01 to 100", v)
+		}
+	}
 	trace, err := replay.ReadFile(c.Trace, sim.ReadOptions{BlockSize: c.BlockSize, First: c.First, Spread: c.Spread})
 	if err != nil {
 		return err
@@ -62,7 +71,7 @@ func (c *replayCmd) Run(e *env) error {
 	}
 	start := time.Now()
 	report, err := replay.Run(e.ctx, replay.Plan{
-		Cells: []replay.Cell{{Workload: &w, Model: model, Engines: c.Engines}}, Loads: c.Loads, Contestants: contestants,
+		Cells: []replay.Cell{{Workload: &w, Model: model, Engines: c.Engines, Speeds: c.Speeds}}, Loads: c.Loads, Contestants: contestants,
 		Capacity: func(*replay.Contestant) bool { return c.Capacity }, Keep: greatest(c.Loads), Progress: c.progress(e.err),
 	})
 	if err != nil {

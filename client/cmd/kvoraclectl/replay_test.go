@@ -63,6 +63,22 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// A fleet of which half is slow is worth less than one that is not: load 1 says so.
+func TestReplayOfMixedSpeed(t *testing.T) {
+	log := chats(t)
+	full := func(args ...string) (times float64) {
+		code, out, errs := ctl(t, append([]string{"replay", log, "--engines", "2", "--loads", "0.5", "--policies", "kvoracle", "--no-capacity", "--html", "", "--quiet"}, args...)...)
+		_, after, _ := strings.Cut(out, "Load 1 is ")
+		if _, err := fmt.Sscanf(after, "%g times", &times); code != 0 || err != nil {
+			t.Fatalf("%d, %v\n%s%s", code, err, out, errs)
+		}
+		return times
+	}
+	if even, mixed := full(), full("--speeds", "1,0.2"); !(mixed < 0.8*even) {
+		t.Errorf("load 1 is %v times the log's speed with two fast workers, %v with one of them at a fifth", even, mixed)
+	}
+}
+
 func TestReplayRefuses(t *testing.T) {
 	log := chats(t)
 	for want, args := range map[string][]string{
@@ -70,6 +86,8 @@ func TestReplayRefuses(t *testing.T) {
 		`--policies: got "best"`:      {"replay", log, "--policies", "kvoracle,best"},
 		"--loads: got -1":             {"replay", log, "--loads=-1"},
 		"--engines: got 0":            {"replay", log, "--engines", "0"},
+		"--speeds: got 2":             {"replay", log, "--speeds", "1,0.4"},
+		"--speeds: got 0":             {"replay", log, "--engines", "2", "--speeds", "1,0"},
 		"BlockSize":                   {"replay", log, "--block-size=-5", "--html", ""},
 		"no request that is measured": {"replay", long(t), "--html", "", "--quiet"},
 	} {
