@@ -11,6 +11,7 @@ package main
 import (
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/kvoracle/kvoracle/bench/bars"
@@ -95,6 +96,11 @@ func question(n int, idle bool) (*policy.Request, *policy.Table) {
 	}
 	if idle {
 		t.Kinds, t.Kind = nil, nil
+	}
+	if n >= 100 { // as the oracle does
+		for some := range slices.Chunk(t.Members, policy.LeastRows) {
+			t.Least = append(t.Least, policy.NewLeast(t.Rows, some))
+		}
 	}
 	return req, t
 }

@@ -79,7 +79,7 @@ type even struct {
 }
 
 const (
-	evenBits   = 6
+	evenBits   = 7
 	evenPlaces = 1 << evenBits
 	evenLeast  = 16 // members; fewer are read each time
 )
@@ -162,7 +162,11 @@ func (ix *Index) read(q *query, h handle, view *view) *even {
 		q.odd = q.few
 		return nil
 	}
-	e := &q.evens[uint32(h)*0x9E3779B1>>(32-evenBits)]
+	place := uint32(h) * 0x9E3779B1 >> (32 - evenBits)
+	e := &q.evens[place]
+	if other := &q.evens[place^1]; e.h != h && (other.h == h || other.h == 0) {
+		e = other // the other one of two places
+	}
 	if e.h != h || e.turns != turns || e.view != view {
 		e.h = 0
 		e.fill(ix.words(pos, n), view)

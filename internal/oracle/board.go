@@ -94,7 +94,7 @@ func (b *board) move(ro *roster, s *seat, pending float64) {
 	p.state.PendingPrefillSeconds = pending
 	base := p.flow.Base(pending)
 	b.rows[s.id].Base = base
-	if s.isPlain { // what is pending gets less, and nobody need look at the others
+	if s.isPlain && ro.least != nil { // what is pending gets less, and nobody need look at the others
 		l := &ro.least[s.place/policy.LeastRows]
 		l.Base = min(l.Base, base)
 	}
@@ -109,11 +109,11 @@ func (b *board) update(ro *roster, s *seat, st *load.State) {
 	p.isFull = s.most > 0 && st.InFlight >= s.most
 	ro.count(s, p, 1)
 
-	c := policy.Candidate{Target: s.id, Cost: p.cost}
+	c := policy.Candidate{Target: s.id, Cost: p.cost, IsClamped: true}
 	loadOf(&c, st)
 	b.rows[s.id], p.flow = policy.NewFlowingRow(&c, policy.Prices{}) // what the market prices beyond prefill would be in it
 	b.chosen[s.id] = st.LastChosen
-	if s.isPlain {
+	if s.isPlain && ro.least != nil {
 		group := s.place / policy.LeastRows
 		ro.stale[group/64] |= 1 << (group % 64)
 	}

@@ -14,7 +14,7 @@ import (
 type pricing struct {
 	class string
 	prior policy.CostModel // of the class, with what the worker said of its size
-	cost  policy.CostModel // the prior corrected by what was learned
+	cost  policy.CostModel // the prior corrected by what was learned, in range
 }
 
 // prior is what work is taken to cost on a worker of which nothing was learned.
@@ -67,7 +67,7 @@ func (o *Oracle) retake(id fleet.TargetID, now float64) {
 	}
 	if p := f.pricing.Load(); p != nil {
 		c := o.priced(id, p.class, p.prior)
-		if c.cost.Again = o.again(f, now); c.cost != p.cost {
+		if c.cost.Again = o.again(f, now); c.cost != p.cost { // which is in range
 			f.pricing.Store(c)
 			o.load.Touch(id)
 		}
@@ -94,6 +94,7 @@ func (o *Oracle) relearnAll(now time.Time) {
 func (o *Oracle) priced(id fleet.TargetID, class string, prior policy.CostModel) *pricing {
 	p := &pricing{class, prior, corrected(prior, o.learn.Of(id))}
 	p.cost.Returns = math.Float64frombits(o.reuse.returns.Load())
+	p.cost = p.cost.Clamped()
 	return p
 }
 

@@ -1,7 +1,6 @@
 package oracle
 
 import (
-	"cmp"
 	"slices"
 	"sort"
 
@@ -240,8 +239,17 @@ func (t *guessTree) cut(r *run, target fleet.TargetID, n int) *run {
 	return r
 }
 
-func (r *run) user(target fleet.TargetID) (int, bool) {
-	return slices.BinarySearchFunc(r.users, target, func(u user, t fleet.TargetID) int { return cmp.Compare(u.target, t) })
+// user is the place of a target among the users, or where it would be.
+func (r *run) user(target fleet.TargetID) (at int, ok bool) {
+	lo, hi := 0, len(r.users) // written out: this is done for each run of each prompt
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); r.users[mid].target < target {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo, lo < len(r.users) && r.users[lo].target == target
 }
 
 func (r *run) join(target fleet.TargetID) {

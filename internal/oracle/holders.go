@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"encoding/binary"
 	"math"
 	"math/bits"
 	"slices"
@@ -27,6 +28,7 @@ const apart = math.MaxUint32
 type kind struct {
 	said  said
 	hold  hold // nobody's: its id and blocks mean nothing
+	at    int  // among the kinds
 	first int  // the first of them, by its place among the members
 	n     int  // how many they are
 }
@@ -110,6 +112,12 @@ type some struct {
 	all    uint64 // those of the lineup
 	at     int    // place of the first of them
 	steady uint64
+}
+
+// isDense says that the ids of the lineup have no gaps here.
+func (x *some) isDense() bool {
+	in := x.all >> bits.TrailingZeros64(x.all)
+	return in&(in+1) == 0
 }
 
 // place is that of an id's bit.
@@ -198,8 +206,10 @@ func (w *work) divideAlike(k int, x *some, rest uint64, length int) (over uint64
 // countAlike counts targets of a kind and notes it.
 func (w *work) countAlike(k uint8, x *some, alike uint64) {
 	kind, n := &w.kinds[k], bits.OnesCount64(alike)
-	if first := x.place(bits.TrailingZeros64(alike)); kind.n == 0 || first < kind.first {
-		kind.first = first
+	if kind.n == 0 || len(w.prompts) > 1 { // else what comes first has been seen first
+		if first := x.place(bits.TrailingZeros64(alike)); kind.n == 0 || first < kind.first {
+			kind.first = first
+		}
 	}
 	kind.n += n
 	if k == w.pattern[0] {
@@ -208,8 +218,29 @@ func (w *work) countAlike(k uint8, x *some, alike uint64) {
 	if n > 32 {
 		w.usual(k)
 	}
+	if n >= 24 && x.isDense() {
+		paint(w.kind[x.at:x.at+bits.OnesCount64(x.all)], k, alike>>bits.TrailingZeros64(x.all))
+		return
+	}
 	for ; alike != 0; alike &= alike - 1 {
 		w.kind[x.place(bits.TrailingZeros64(alike))] = k
+	}
+}
+
+// paint makes those of a list k whose bit is set, eight at a time.
+func paint(list []uint8, k uint8, set uint64) {
+	const ones, low = 0x0101010101010101, 0x7f7f7f7f7f7f7f7f
+	for ; set != 0 && len(list) >= 8; set, list = set>>8, list[8:] {
+		if set&0xff == 0 {
+			continue
+		}
+		each := set & 0xff * ones & 0x8040201008040201 // in each byte its own bit
+		mask := (each + low) &^ low >> 7 * 0xff
+		v := binary.LittleEndian.Uint64(list)
+		binary.LittleEndian.PutUint64(list, v&^mask|uint64(k)*ones&mask)
+	}
+	for ; set != 0; set &= set - 1 {
+		list[bits.TrailingZeros64(set)] = k
 	}
 }
 
@@ -274,10 +305,11 @@ func (w *work) kindOf(s said, size, length int) (k uint8, isTooMany bool) {
 	w.slots[slot] = k
 	p := &w.prompts[size]
 	most := block.Usable(length, p.size) * p.size
-	h := hold{size: size, credit: 1}
-	h.holds(&[fleet.NumTiers]uint32{fleet.Device: s.facts}, p.size, most)
-	h.expects(&[fleet.NumTiers]uint32{fleet.Device: s.guesses}, p.size, most)
-	w.kinds = append(w.kinds, kind{said: s, hold: h})
+	w.kinds = append(w.kinds, kind{})
+	x := &w.kinds[k]
+	x.said, x.at, x.hold.size, x.hold.credit = s, int(k), size, 1
+	x.hold.holds(&byTier{fleet.Device: s.facts}, p.size, most)
+	x.hold.expects(&byTier{fleet.Device: s.guesses}, p.size, most)
 	return k, false
 }
 
@@ -343,34 +375,35 @@ func (c *cursor) at(id fleet.TargetID) byTier {
 // them; nil: nobody holds anything.
 func (w *work) tell(t *policy.Table, length int, b *board) (deepest *hold) {
 	w.table, w.common = w.table[:0], w.common[:0]
+	var c policy.Candidate
 	for i := range w.holds {
 		h := &w.holds[i]
-		c := h.candidate()
+		h.tell(&c)
+		c.Cost = nil
 		if h.usable[fleet.Device] < h.usable.Total() { // its rates matter
 			c.Cost = b.posts[h.id].cost
 		}
 		w.table = append(w.table, policy.NewHolder(length, &c))
 		deepest = w.deeper(deepest, h)
 	}
-	t.Holders = w.table
-	if len(w.kinds) == 1 {
-		return deepest
-	}
+	t.Holders, c.Cost = w.table, nil
 	for i := range w.kinds {
 		k := &w.kinds[i]
-		c := k.hold.candidate()
+		k.hold.tell(&c)
 		w.common = append(w.common, policy.NewHolder(length, &c))
-		if k.n > 0 {
+		if len(w.kinds) > 1 && k.n > 0 {
 			deepest = w.deeper(deepest, &k.hold)
 		}
 	}
-	t.Kinds = w.common
+	if len(w.kinds) > 1 {
+		t.Kinds = w.common
+	}
 	return deepest
 }
 
-// candidate is what the policy is told of a hold.
-func (h *hold) candidate() policy.Candidate {
-	return policy.Candidate{Target: h.id, Cached: h.usable, Expected: h.guess, Held: h.held.Total(), Shared: h.shared}
+// tell puts into c what the policy is told of a hold.
+func (h *hold) tell(c *policy.Candidate) {
+	c.Target, c.Cached, c.Expected, c.Held, c.Shared = h.id, h.usable, h.guess, h.held.Total(), h.shared
 }
 
 // steadiness says of targets, by id, whether what they reported counts in full, now and until their signs change: in one

@@ -149,3 +149,24 @@ func TestDivideIsWhatWasMatched(t *testing.T) {
 		}
 	}
 }
+
+// TestPaint: those whose bit is set change, and nobody else.
+func TestPaint(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 5000 {
+		list := make([]uint8, 1+r.IntN(64))
+		for i := range list {
+			list[i] = uint8(r.IntN(256))
+		}
+		set, k := r.Uint64()&(1<<len(list)-1), uint8(r.IntN(256))
+		want := slices.Clone(list)
+		for i := range want {
+			if set>>i&1 != 0 {
+				want[i] = k
+			}
+		}
+		if paint(list, k, set); !slices.Equal(list, want) {
+			t.Fatalf("%x: got %v, want %v", set, list, want)
+		}
+	}
+}

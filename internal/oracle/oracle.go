@@ -139,23 +139,25 @@ type Oracle struct {
 
 	gateways gateways
 
-	rosterMu sync.Mutex // serialises making and forgetting rosters; a leaf but for feedsMu
-	rosters  sync.Map   // *roster by model
+	rosterMu sync.Mutex             // serialises making and forgetting rosters; a leaf but for feedsMu
+	rosters  sync.Map               // *roster by model
+	newest   atomic.Pointer[roster] // one of them, or nil
 
 	rules atomic.Pointer[rules] // by which decisions are made
 
 	recordings recordings
 	waits      waits
 
-	deciding sync.Mutex // choose and book are one step; guards what follows
-	turn     uint64     // decisions booked so far
-	nextID   uint64
-	sessions *lru
-	history  *history
-	markets  map[string]*policy.Market // by model
-	debts    policy.Debts              // of prefixes
-	board    board
-	told     Booked // memory of what is told to other replicas
+	deciding   sync.Mutex // choose and book are one step; guards what follows
+	turn       uint64     // decisions booked so far
+	nextID     uint64
+	sessions   *lru
+	history    *history
+	markets    map[string]*policy.Market // by model
+	debts      policy.Debts              // of prefixes
+	board      board
+	sieveLeast int    // see there
+	told       Booked // memory of what is told to other replicas
 
 	work sync.Pool // of *work
 }
@@ -168,23 +170,24 @@ func New(cfg Config, obs Observer) *Oracle {
 	}
 	fallback := policy.DefaultCostModel()
 	o := &Oracle{
-		cfg:      cfg,
-		obs:      obs,
-		born:     time.Now(),
-		fleet:    fleet.NewRegistry(cfg.MaxWorkers),
-		index:    index.New(cfg.Index),
-		names:    edge.NewBudget(cfg.EngineHashes),
-		guesses:  newGuesses(cfg.GuessBlocks, cfg.GuessLinger),
-		load:     load.New(cfg.Load),
-		learn:    learn.New(),
-		costs:    make(map[string]*policy.CostModel, len(cfg.Costs)),
-		fallback: &fallback,
-		nextID:   firstDecision(),
-		gateways: gateways{known: make(map[string]*gateway)},
-		sessions: newLRU(cfg.Sessions),
-		markets:  make(map[string]*policy.Market),
-		waits:    newWaits(cfg.Queue),
-		history:  newHistory(cfg.HistoryDecisions, cfg.HistoryRows, cfg.Load.Lease),
+		cfg:        cfg,
+		obs:        obs,
+		born:       time.Now(),
+		fleet:      fleet.NewRegistry(cfg.MaxWorkers),
+		index:      index.New(cfg.Index),
+		names:      edge.NewBudget(cfg.EngineHashes),
+		guesses:    newGuesses(cfg.GuessBlocks, cfg.GuessLinger),
+		load:       load.New(cfg.Load),
+		learn:      learn.New(),
+		costs:      make(map[string]*policy.CostModel, len(cfg.Costs)),
+		fallback:   &fallback,
+		nextID:     firstDecision(),
+		gateways:   gateways{known: make(map[string]*gateway)},
+		sessions:   newLRU(cfg.Sessions),
+		markets:    make(map[string]*policy.Market),
+		waits:      newWaits(cfg.Queue),
+		sieveLeast: sieveLeast,
+		history:    newHistory(cfg.HistoryDecisions, cfg.HistoryRows, cfg.Load.Lease),
 	}
 	o.SetPolicy(cfg.Policy, cfg.Shadow)
 	for as := range o.approx {

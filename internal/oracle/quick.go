@@ -23,14 +23,14 @@ const (
 	// rankedPlaces is how many places are ranked and remembered at least, for who asks for the reasons later.
 	rankedPlaces = 4
 	// sieveLeast is from how many targets on it is worth while to pass over those that cannot win.
-	sieveLeast = 8
+	sieveLeast = 100
 )
 
 // pick chooses from the board and leaves the first places, and the deepest match wherever it ranks, as the candidates of
 // a decision in which they are ranked. The caller holds deciding.
 func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *work) error {
 	ro, b := w.roster, &o.board
-	if !o.isCurrent(ro, r.Model) {
+	if !o.isCurrent(ro) {
 		return errLeft
 	}
 	o.follow(ro, now)
@@ -39,7 +39,7 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 	switch {
 	case ro.full > 0:
 		table.Members, table.Kind = o.notFull(w)
-	case len(w.lineup.ids) >= sieveLeast && len(w.lineup.ids) == len(ro.plain.ids) && &w.lineup.ids[0] == &ro.plain.ids[0]:
+	case ro.least != nil && len(w.lineup.ids) == len(ro.plain.ids) && &w.lineup.ids[0] == &ro.plain.ids[0]:
 		table.Usual, table.Least = w.usualKind(), ro.least
 	}
 	if len(table.Members) == 0 {
@@ -73,7 +73,7 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 		id := table.Members[at]
 		h := w.holdOf(id)
 		if h != nil {
-			w.take(h, b, req)
+			w.take(h, &w.table[w.places[id]], b, req)
 		} else {
 			k := &w.kinds[table.Kind[at]]
 			h = &k.hold
@@ -87,7 +87,7 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 		if k := w.kindWith(deepest); k != nil {
 			w.takeOf(k, table.Members[k.first], form, b, req)
 		} else {
-			w.take(deepest, b, req)
+			w.take(deepest, &w.table[w.places[deepest.id]], b, req)
 		}
 	}
 	w.choice.Best, w.choice.Reason = 0, w.picked.Reason
@@ -163,16 +163,16 @@ func (w *work) takeOf(k *kind, id fleet.TargetID, as form, b *board, req *policy
 	} else {
 		h.believe(w.roster.at(id).feed, as, w.now)
 	}
-	w.take(&h, b, req)
+	w.take(&h, &w.common[k.at], b, req)
 }
 
-// take appends a target to the candidates of the decision, as the next in rank.
-func (w *work) take(h *hold, b *board, req *policy.Request) {
+// take appends a target to the candidates of the decision, as the next in rank; the policy was told the same of it as in as.
+func (w *work) take(h *hold, as *policy.Holder, b *board, req *policy.Request) {
 	s, p := w.roster.at(h.id), &b.posts[h.id]
 	w.targets = append(w.targets, candidate{worker: s.worker, rank: int(s.rank), hold: *h, state: p.state, cost: p.cost})
 	at := len(w.targets) - 1
 	w.addCandidate(at)
 	w.choice.Order = append(w.choice.Order, at)
 	w.choice.Scores = append(w.choice.Scores, policy.Score{})
-	policy.LeastTime{}.Score(req, &w.cands[at], &w.choice.Scores[at])
+	policy.LeastTime{}.ScoreRow(req, &w.cands[at], as, &b.rows[h.id], &w.choice.Scores[at])
 }

@@ -56,6 +56,7 @@ func newTown(t *testing.T, seed uint64) *town {
 			Load: load.Config{MaxReportAge: 4 * time.Second, Lease: 15 * time.Second}, ApproxBlocks: 4000,
 		}, nil),
 	}
+	v.o.sieveLeast = 1 + int(seed%2)*sieveLeast
 	v.mute, v.tiers = v.r.IntN(4) == 0, 1+v.r.IntN(2)
 	for i := range 6 + v.r.IntN(8) {
 		v.names = append(v.names, fmt.Sprint("w", (i*7)%20))

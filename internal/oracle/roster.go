@@ -13,6 +13,7 @@ import (
 // roster is a model's targets as decisions need them, made once for each change of the model's workers. What is above the
 // blank line never changes; the deciding lock guards the rest.
 type roster struct {
+	model   string
 	workers []*fleet.Worker // of the view that it was made from; tells which one that was
 	seats   []seat          // by id
 	plain   lineup          // who can take a request that asks for nobody in particular
@@ -23,7 +24,7 @@ type roster struct {
 	peers *load.Peers    // nil: nothing was decided yet
 	busy  int            // of plain, those that are not full and have prefill pending
 	full  int            // seats that are full
-	least []policy.Least // of the board's rows of plain, in its order; see board.settle
+	least []policy.Least // of the board's rows of plain, in its order, where these are many; see board.settle
 	stale []uint64       // a bit for each of them that is to be found anew
 }
 
@@ -80,7 +81,7 @@ func (o *Oracle) rosterOf(view *fleet.View, model string) *roster {
 	if ro := o.knownRoster(model); ro != nil && ro.isOf(workers) {
 		return ro
 	}
-	ro := o.newRoster(workers)
+	ro := o.newRoster(model, workers)
 	o.rosters.Range(func(m, _ any) bool {
 		if name, ok := m.(string); !ok || len(view.Model(name)) == 0 {
 			o.rosters.Delete(m)
@@ -88,10 +89,14 @@ func (o *Oracle) rosterOf(view *fleet.View, model string) *roster {
 		return true
 	})
 	o.rosters.Store(model, ro)
+	o.newest.Store(ro)
 	return ro
 }
 
 func (o *Oracle) knownRoster(model string) *roster {
+	if ro := o.newest.Load(); ro != nil && ro.model == model {
+		return ro // nearly always: to look for it would cost more than it seems
+	}
 	v, _ := o.rosters.Load(model)
 	ro, _ := v.(*roster)
 	return ro
@@ -102,11 +107,12 @@ func (o *Oracle) forgetRoster(model string) {
 	o.rosterMu.Lock()
 	defer o.rosterMu.Unlock()
 	o.rosters.Delete(model)
+	o.newest.Store(nil)
 }
 
 // isCurrent reports whether nothing has changed since a roster was made.
-func (o *Oracle) isCurrent(ro *roster, model string) bool {
-	return o.knownRoster(model) == ro && ro.isOf(o.fleet.View().Model(model))
+func (o *Oracle) isCurrent(ro *roster) bool {
+	return o.knownRoster(ro.model) == ro && ro.isOf(o.fleet.View().Model(ro.model))
 }
 
 // isOf reports whether the roster was made from this list: views that differ in a model's workers have lists of their own.
@@ -115,8 +121,8 @@ func (ro *roster) isOf(workers []*fleet.Worker) bool {
 }
 
 // newRoster makes a roster. rosterMu is held.
-func (o *Oracle) newRoster(workers []*fleet.Worker) *roster {
-	ro := &roster{workers: workers, named: true}
+func (o *Oracle) newRoster(model string, workers []*fleet.Worker) *roster {
+	ro := &roster{model: model, workers: workers, named: true}
 	nobody := names{}
 	o.feedsMu.RLock()
 	ro.steady = o.steady
@@ -141,8 +147,10 @@ func (o *Oracle) newRoster(workers []*fleet.Worker) *roster {
 			ro.plain.add(s.id, i, slices.Index(ro.sizes, s.worker.BlockSize))
 		}
 	}
-	groups := (len(ro.plain.ids) + policy.LeastRows - 1) / policy.LeastRows
-	ro.least, ro.stale = make([]policy.Least, groups), make([]uint64, (groups+63)/64)
+	if n := len(ro.plain.ids); n >= o.sieveLeast {
+		groups := (n + policy.LeastRows - 1) / policy.LeastRows
+		ro.least, ro.stale = make([]policy.Least, groups), make([]uint64, (groups+63)/64)
+	}
 	return ro
 }
 

@@ -463,7 +463,7 @@ func (w *work) addCandidate(i int) {
 	c := &w.targets[i]
 	x := policy.Candidate{
 		Target: c.id, Cached: c.usable, Expected: c.guess, Held: c.held.Total(), Shared: c.shared,
-		SameSession: w.session == SessionStayed && w.last == c.id, Cost: c.cost,
+		SameSession: w.session == SessionStayed && w.last == c.id, Cost: c.cost, IsClamped: true,
 	}
 	loadOf(&x, &c.state)
 	w.picks, w.cands = append(w.picks, i), append(w.cands, x)

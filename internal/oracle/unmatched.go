@@ -54,17 +54,22 @@ func (o *Oracle) watch(r *RouteRequest, w *work) {
 	for i := range w.prompts {
 		all = all && asks(w.prompts[i].size)
 	}
+	var has [maxKinds]bool
+	for k := range w.kinds {
+		has[k] = w.kinds[k].hold.held.Total() > 0
+	}
+	isFull, isFound := w.roster.full > 0, o.unmatched.Load() > 0
 	for i, id := range w.lineup.ids {
-		if o.board.posts[id].isFull {
+		if isFull && o.board.posts[id].isFull {
 			continue // nobody asks it anything
 		}
 		seat := &w.roster.seats[w.lineup.seats[i]]
 		if !all && !asks(seat.worker.BlockSize) {
 			continue
 		}
-		if o.board.asked[id] += watchEvery; w.kinds[w.kind[i]].hold.held.Total() > 0 {
+		if o.board.asked[id] += watchEvery; has[w.kind[i]] {
 			o.board.asked[id] = 0
-			if o.unmatched.Load() > 0 {
+			if isFound {
 				seat.feed.unmatched.find(o, false)
 			}
 		}

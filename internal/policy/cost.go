@@ -78,6 +78,9 @@ const (
 	leastRate = 1 / maxTokens // seconds a token; below it work is free, so that a second holds at most maxTokens
 )
 
+// Clamped is the model with every field in its range, as it is read in any case.
+func (m *CostModel) Clamped() CostModel { return m.clamped() }
+
 // clamped is the model with every field in its range.
 func (m *CostModel) clamped() CostModel {
 	c := CostModel{

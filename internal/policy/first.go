@@ -14,7 +14,7 @@ func (d *Pick) rank(t *Table, least float64) {
 	}
 	switch {
 	case tied < len(d.Top) || tied == len(d.costs): // all that tie are there
-		for i := range d.Top {
+		for i := range d.Top[:tied] { // of the others nobody asks
 			d.Top[i].holder = d.holderAt(d.Top[i].Member)
 		}
 		if tied > 1 {

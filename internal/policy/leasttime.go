@@ -83,12 +83,27 @@ func (LeastTime) Score(req *Request, c *Candidate, s *Score) {
 	one(req, req.Prices.clamped(), c, &m, s)
 }
 
+// ScoreRow is Score where what NewHolder and NewRow make of the candidate is known already. The market prices nothing beyond
+// prefill.
+func (LeastTime) ScoreRow(req *Request, c *Candidate, h *Holder, row *Row, s *Score) {
+	if m := c.Cost; m != nil && c.IsClamped {
+		scoreOf(req, req.Prices.clamped(), c, m, h, row, s)
+		return
+	}
+	m := c.model()
+	scoreOf(req, req.Prices.clamped(), c, &m, h, row, s)
+}
+
 // one scores a single candidate; model and prices are in range.
 func one(req *Request, prices Prices, c *Candidate, m *CostModel, s *Score) {
-	prompt, out := int(narrow(req.PromptTokens)), within(req.ExpectedOutput, maxTokens)
-	h := newHolder(prompt, c, m)
+	h := newHolder(int(narrow(req.PromptTokens)), c, m)
 	row, _ := newRow(c, m, prices)
+	scoreOf(req, prices, c, m, &h, &row, s)
+}
 
+// scoreOf is one with what it holds and its load.
+func scoreOf(req *Request, prices Prices, c *Candidate, m *CostModel, h *Holder, row *Row, s *Score) {
+	prompt, out := int(narrow(req.PromptTokens)), within(req.ExpectedOutput, maxTokens)
 	var t Terms
 	own := m.prefill(int(h.Uncached), prompt-int(h.Uncached))
 	decoding := float64(max(c.Decoding, 0))

@@ -52,7 +52,10 @@ type Pick struct {
 	lows  []low     // of the groups of Table.Least
 	usual uint8     // Table.Usual
 	alike [3]uint8  // kinds that cost no less at the least
-	floor bound     // where somebody holds something
+
+	numAlike int                // of alike
+	passed   [LeastRows]float64 // infinitely much
+	floor    bound              // where somebody holds something
 }
 
 // size is what the cost of a prompt depends on beside the load.
@@ -87,9 +90,7 @@ func (LeastTime) Pick(req *Request, t *Table, d *Pick) {
 	keep := min(max(places, 2), len(t.Members)) // the reason compares the first two
 
 	q := asked(req)
-	if t.Least != nil {
-		d.sieve(&q, t, keep)
-	} else {
+	if t.Least == nil || !d.sieve(&q, t, keep) {
 		d.price(&q, t)
 		slack := q.slack()
 		d.smallest(keep, slack)
@@ -157,9 +158,13 @@ func (d *Pick) price(q *question, t *Table) {
 		d.priceEach(q, t)
 	}
 
-	d.findHolders(t)
-	for k, at := range d.pos {
+	d.pos = d.pos[:0]
+	from := 0
+	for k := range t.Holders {
 		h := &t.Holders[k]
+		at := t.find(h.Target, from)
+		d.pos = append(d.pos, int32(at))
+		from = at + 1
 		s := q.sizeOf(h)
 		d.costs[at] = t.Rows[h.Target].cost(q.out, q.price, s.own, s.pairs, s.need) + h.Transfer
 	}
@@ -170,17 +175,6 @@ func (d *Pick) measure(q *question) {
 	d.sizes = slices.Grow(d.sizes[:0], 256)
 	for i := range d.kinds {
 		d.sizes = append(d.sizes, q.sizeOf(&d.kinds[i]))
-	}
-}
-
-// findHolders fills d.pos.
-func (d *Pick) findHolders(t *Table) {
-	d.pos = d.pos[:0]
-	from := 0
-	for k := range t.Holders {
-		at := t.find(t.Holders[k].Target, from)
-		d.pos = append(d.pos, int32(at))
-		from = at + 1
 	}
 }
 

@@ -83,6 +83,8 @@ type Candidate struct {
 	SameSession bool
 	// Cost is what work costs there; nil: DefaultCostModel.
 	Cost *CostModel
+	// IsClamped says that Cost is Clamped, so that it need not be looked at each time.
+	IsClamped bool
 }
 
 // model is the candidate's cost model with every field in range.
@@ -91,6 +93,8 @@ func (c *Candidate) model() CostModel {
 	if m == nil {
 		fallback := DefaultCostModel()
 		m = &fallback
+	} else if c.IsClamped {
+		return *m
 	}
 	return m.clamped()
 }

@@ -32,16 +32,18 @@ func NewLeast(rows []Row, members []fleet.TargetID) Least {
 	return l
 }
 
-// low is what a group of members does not go below: with the kind that most have, and with what the deepest holder has.
-type low struct{ cost, floor float64 }
+// low is what a group of members does not go below: who holds the least, who is of the kind that most are of, and with what
+// the deepest holder has.
+type low struct{ any, cost, floor float64 }
 
 // above is by how much a bound must exceed a cost to say that the members are beyond it: ties, and what rounding does.
 const above = 2 * TieBand
 
 // sieve fills Top with the keep members of the least cost, of equal ones the first, what is paid of copies taken off. It also
 // fills pos, floor, and costs, where those that were not looked at cost infinitely much: none of them is among the first or
-// ties with them.
-func (d *Pick) sieve(q *question, t *Table, keep int) {
+// ties with them. False: too few could be passed over for that to be worth while, as in a fleet that is idle, and nothing is
+// filled in.
+func (d *Pick) sieve(q *question, t *Table, keep int) bool {
 	d.measure(q)
 	d.Top, d.floor = d.Top[:0], bound{cost: math.Inf(1)}
 	d.costs = slices.Grow(d.costs[:0], len(t.Members))[:len(t.Members)]
@@ -49,20 +51,31 @@ func (d *Pick) sieve(q *question, t *Table, keep int) {
 
 	d.usual = t.Usual
 	d.findAlike(t.Usual)
+	if d.passed[0] == 0 {
+		for i := range d.passed {
+			d.passed[i] = math.Inf(1)
+		}
+	}
 	if n := LeastRows - len(d.same); n > 0 {
 		d.same = append(d.same, make([]uint8, n)...)
 	}
-	usual := &d.sizes[t.Usual]
+	usual, least := &d.sizes[t.Usual], d.leastSize(q, t)
 	d.lows = d.lows[:0]
 	best := 0
 	for i := range t.Least {
 		l := &t.Least[i]
 		base, stretch := l.Base+q.out*l.PerOut, l.Stretch+q.price
-		v := low{cost: base + stretch*(l.PerToken*usual.own+l.PerPair*usual.pairs)}
+		v := low{
+			any:  base + stretch*(l.PerToken*least.own+l.PerPair*least.pairs),
+			cost: base + stretch*(l.PerToken*usual.own+l.PerPair*usual.pairs),
+		}
 		if q.isHeld {
 			v.floor = base + stretch*(l.PerToken*q.deepest+l.PerPair*q.pairs)
 			if usual.own > q.deepest {
 				v.cost = max(v.cost-q.debt, v.floor)
+			}
+			if least.own > q.deepest {
+				v.any = max(v.any-q.debt, v.floor)
 			}
 		}
 		d.lows = append(d.lows, v)
@@ -73,6 +86,15 @@ func (d *Pick) sieve(q *question, t *Table, keep int) {
 	// The group that promises most first: what it comes to spares others.
 	next, _ := slices.BinarySearch(d.pos, int32(best*LeastRows))
 	d.sieveGroup(q, t, best, next, keep)
+	passed := 0
+	for limit, i := d.Top[len(d.Top)-1].Cost+above, 0; i < len(d.lows); i++ {
+		if d.lows[i].cost > limit {
+			passed++
+		}
+	}
+	if len(d.Top) < keep || 2*passed < len(d.lows) {
+		return false
+	}
 	next = 0
 	for i := range d.lows {
 		if i != best {
@@ -83,6 +105,18 @@ func (d *Pick) sieve(q *question, t *Table, keep int) {
 			next++
 		}
 	}
+	return true
+}
+
+// findHolders fills d.pos.
+func (d *Pick) findHolders(t *Table) {
+	d.pos = d.pos[:0]
+	from := 0
+	for k := range t.Holders {
+		at := t.find(t.Holders[k].Target, from)
+		d.pos = append(d.pos, int32(at))
+		from = at + 1
+	}
 }
 
 // sieveGroup takes in a group of members, of whom the first holder is the one at next, and returns the first of the group
@@ -90,79 +124,145 @@ func (d *Pick) sieve(q *question, t *Table, keep int) {
 func (d *Pick) sieveGroup(q *question, t *Table, group, next, keep int) int {
 	from := group * LeastRows
 	members := t.Members[from:min(from+LeastRows, len(t.Members))]
-	costs, kinds := d.costs[from:from+len(members)], d.same
+	costs, kinds := d.costs[from:from+len(members)], d.same[:len(members)]
 	if len(d.sizes) > 1 {
 		kinds = t.Kind[from : from+len(members)]
-	}
-	limit := math.Inf(1)
-	if len(d.Top) == keep {
-		limit = d.Top[keep-1].Cost
 	}
 	own := next
 	for next < len(d.pos) && int(d.pos[next]) < from+len(members) {
 		next++
 	}
+	v, limit, last := &d.lows[group], math.Inf(1), 0
+	if len(d.Top) == keep {
+		limit, last = d.Top[keep-1].Cost, d.Top[keep-1].Member
+	}
+	canPass := !q.isHeld || v.floor > d.floor.cost
+	if canPass && v.any > limit+above {
+		copy(costs, d.passed[:])
+		return next
+	}
 	rest := uint32(1)<<len(members) - 1 // whom to look at
-	if v := &d.lows[group]; v.cost > limit+above && (!q.isHeld || v.floor > d.floor.cost) {
+	if canPass && v.cost > limit+above {
 		if rest = 0; len(d.sizes) > 1 {
 			rest = d.unlike(kinds)
 		}
-		for _, at := range d.pos[own:next] {
-			rest |= 1 << (int(at) - from)
+		copy(costs, d.passed[:])
+		for some := rest; some != 0; some &= some - 1 {
+			i := bits.TrailingZeros32(some)
+			costs[i] = d.priceOne(q, &t.Rows[members[i]], &d.sizes[kinds[i]], from+i)
 		}
-		for i := range costs {
-			costs[i] = math.Inf(1)
-		}
+	} else {
+		d.priceGroup(q, t.Rows, members, kinds, costs, from)
 	}
-	var single size
+	for k, at := range d.pos[own:next] {
+		h, i := &t.Holders[own+k], int(at)-from
+		s := q.sizeOf(h)
+		costs[i] = d.priceOne(q, &t.Rows[members[i]], &s, from+i) + h.Transfer
+		rest |= 1 << i
+	}
+	if q.debt <= 0 {
+		for i, cost := range costs {
+			if cost < limit || cost == limit && from+i < last {
+				limit, last = d.enter(Picked{Member: from + i, Cost: cost}, keep)
+			}
+		}
+		return next
+	}
+	slack := q.slack()
 	for ; rest != 0; rest &= rest - 1 {
 		i := bits.TrailingZeros32(rest)
-		r, s, transfer := &t.Rows[members[i]], &d.sizes[kinds[i]], 0.0
-		if own < next && int(d.pos[own]) == from+i {
-			h := &t.Holders[own]
-			single, transfer = q.sizeOf(h), h.Transfer
-			s = &single
-			own++
+		cost := costs[i]
+		if cost > limit+slack {
+			continue
 		}
-		base, stretch := r.Base+q.out*r.PerOut, r.Stretch+q.price
-		cost := base + stretch*(r.PerToken*s.own+r.PerPair*s.pairs)
-		if over := s.need - r.Room; over > 0 {
-			cost += q.out * r.PerOver * over
+		s := d.sizes[kinds[i]]
+		if k := d.holderIn(from+i, own, next); k >= 0 {
+			s = q.sizeOf(&t.Holders[k])
 		}
-		cost += transfer
-		if q.isHeld {
-			if c := base + stretch*(r.PerToken*q.deepest+r.PerPair*q.pairs); c < d.floor.cost {
-				d.floor = bound{c, int32(from + i)}
-			}
-			if q.debt > 0 && s.own > q.deepest {
-				cost = max(cost-min(q.debt, r.copyOf(q.price, s.own, s.pairs, q.deepest, q.pairs)), 0)
-			}
+		if s.own > q.deepest {
+			c := t.Rows[members[i]].copyOf(q.price, s.own, s.pairs, q.deepest, q.pairs)
+			cost = max(cost-min(q.debt, c), 0)
+			costs[i] = cost
 		}
-		costs[i] = cost
-		if cost <= limit {
-			limit = d.enter(Picked{Member: from + i, Cost: cost}, keep)
+		if cost < limit || cost == limit && from+i < last {
+			limit, last = d.enter(Picked{Member: from + i, Cost: cost}, keep)
 		}
 	}
 	return next
 }
 
-// enter puts a member into Top if it belongs there, and returns what the last place costs.
-func (d *Pick) enter(v Picked, keep int) (limit float64) {
-	switch {
-	case len(d.Top) < keep:
+// holderIn is the place of a member among the holders from own to next, or -1.
+func (d *Pick) holderIn(member, own, next int) int {
+	for k := own; k < next; k++ {
+		if int(d.pos[k]) == member {
+			return k
+		}
+	}
+	return -1
+}
+
+// priceOne is what a member costs, but for a transfer and what is paid of a copy. It takes part in the floor.
+func (d *Pick) priceOne(q *question, r *Row, s *size, member int) float64 {
+	base, stretch := r.Base+q.out*r.PerOut, r.Stretch+q.price
+	cost := base + stretch*(r.PerToken*s.own+r.PerPair*s.pairs)
+	if over := s.need - r.Room; over > 0 {
+		cost += q.out * r.PerOver * over
+	}
+	if q.isHeld {
+		if c := base + stretch*(r.PerToken*q.deepest+r.PerPair*q.pairs); c < d.floor.cost {
+			d.floor = bound{c, int32(member)}
+		}
+	}
+	return cost
+}
+
+// priceGroup is priceOne for all of a group.
+func (d *Pick) priceGroup(q *question, rows []Row, members []fleet.TargetID, kinds []uint8, costs []float64, from int) {
+	sizes := (*[256]size)(d.sizes[:256])
+	out, price, deepest, deepPairs := q.out, q.price, q.deepest, q.pairs
+	costs, kinds = costs[:len(members)], kinds[:len(members)]
+	floor := d.floor
+	for i, id := range members {
+		s, r := &sizes[kinds[i]], &rows[id]
+		base, stretch := r.Base+out*r.PerOut, r.Stretch+price
+		cost := base + stretch*(r.PerToken*s.own+r.PerPair*s.pairs)
+		if over := s.need - r.Room; over > 0 {
+			cost += out * r.PerOver * over
+		}
+		costs[i] = cost
+		if c := base + stretch*(r.PerToken*deepest+r.PerPair*deepPairs); c < floor.cost {
+			floor = bound{c, int32(from + i)}
+		}
+	}
+	d.floor = floor
+}
+
+// leastSize is what who holds most of a prompt has to compute of it, or less.
+func (d *Pick) leastSize(q *question, t *Table) size {
+	least := d.sizes[0]
+	for _, s := range d.sizes[1:] {
+		least.own, least.pairs = min(least.own, s.own), min(least.pairs, s.pairs)
+	}
+	for i := range t.Holders {
+		s := q.sizeOf(&t.Holders[i])
+		least.own, least.pairs = min(least.own, s.own), min(least.pairs, s.pairs)
+	}
+	return least
+}
+
+// enter puts a member into Top, where it belongs, and returns what the last place costs, and whose it is.
+func (d *Pick) enter(v Picked, keep int) (limit float64, last int) {
+	if len(d.Top) < keep {
 		d.Top = append(d.Top, v)
-	case v.isBefore(&d.Top[keep-1]):
-	default:
-		return d.Top[keep-1].Cost
 	}
 	j := len(d.Top) - 1
 	for ; j > 0 && v.isBefore(&d.Top[j-1]); j-- {
 		d.Top[j] = d.Top[j-1]
 	}
 	if d.Top[j] = v; len(d.Top) < keep {
-		return math.Inf(1)
+		return math.Inf(1), 0
 	}
-	return d.Top[keep-1].Cost
+	return d.Top[keep-1].Cost, d.Top[keep-1].Member
 }
 
 // isBefore says that a member costs less than another, or as much and stands before it.
@@ -182,6 +282,7 @@ func (d *Pick) findAlike(usual uint8) {
 			n++
 		}
 	}
+	d.numAlike = n
 }
 
 // unlike has a bit for each of up to 16 kinds that is neither the usual one nor like it.
@@ -189,7 +290,7 @@ func (d *Pick) unlike(kinds []uint8) uint32 {
 	if len(kinds) == LeastRows {
 		low, high := binary.LittleEndian.Uint64(kinds), binary.LittleEndian.Uint64(kinds[8:])
 		a, b := differ(low, d.usual), differ(high, d.usual)
-		for _, k := range d.alike {
+		for _, k := range d.alike[:d.numAlike] {
 			a &= differ(low, k)
 			b &= differ(high, k)
 		}

@@ -97,7 +97,7 @@ func TestSieveChangesNothing(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d were passed over, %v, %v", passed, all, reasons, owes)
-	if passed < all/8 || owes[-1] < 50 || owes[1] < 15 {
+	if passed < all/20 || owes[-1] < 50 || owes[1] < 15 {
 		t.Errorf("%d of %d were passed over, debts were paid and grew %v times: too few", passed, all, owes)
 	}
 	for _, x := range []Reason{LeastCost, TieLeastRecent} {
@@ -112,6 +112,9 @@ func TestUnlike(t *testing.T) {
 	r := newRand(8)
 	for range 20_000 {
 		d := Pick{usual: uint8(r.IntN(8)), alike: [3]uint8{uint8(r.IntN(8)), uint8(r.IntN(256)), uint8(r.IntN(8))}}
+		if d.numAlike = len(d.alike); r.IntN(3) == 0 { // as findAlike leaves the others
+			d.numAlike, d.alike[2] = 2, d.usual
+		}
 		kinds := make([]uint8, 1+r.IntN(LeastRows))
 		if r.IntN(2) == 0 {
 			kinds = make([]uint8, LeastRows)
