@@ -219,7 +219,10 @@ func (r *Report) writeCapacity(p *page) {
 		}
 		p.row(cells...)
 	}
-	p.f("\n")
+	p.f("\nWhat ends kvoracle's is mean TPOT nearly everywhere, with p90 TTFT at a fifth to a half of its promise: prefills go where first\n" +
+		"tokens come soonest, which is evenly, and each stalls what decodes there. Rules that let prompts queue at few engines stall fewer\n" +
+		"sequences. A price on that moves the end and costs time to first token; nobody says what one is worth in terms of the other, so\n" +
+		"there is none (`go test -v -run CapacityEndsByStalls ./internal/replay` shows both).\n\n")
 }
 
 func (r *Report) writeTails(p *page) {
@@ -279,7 +282,8 @@ func (r *Report) writeDegrees(p *page) {
 
 func (r *Report) writeRules(p *page) {
 	p.f("## Who is who\n\nRules as published, with their default parameters; each is held to it by a transcript in `internal/policy/testdata/published.txt`.\n" +
-		"Rivals know what they use at once and without error. Random ones are the mean of several seeds, their capacity of one.\n" +
+		"Rivals know what they use at once and without error. Random ones are the mean of several seeds, and so are all where users wait\n" +
+		"for answers, since the order of their sessions is drawn; capacities are of one.\n" +
 		"SGLang's is the rule of SGLang's router and of SMG for years, most against least loaded; the new one is SMG's of August 2026, the holder\n" +
 		"against the mean. Where that takes none of the holders its newest versions go by a wait they expect, here it is by requests.\n\n")
 	p.row("policy", "rule")

@@ -24,7 +24,7 @@ type Plan struct {
 	Scenarios []Scenario
 	// Capacity says whose to search for; nil: nobody's.
 	Capacity func(*Contestant) bool
-	// Seeds is how many runs of random contestants are averaged; 0: 1.
+	// Seeds is how many runs of random contestants, and of all in closed loops, are averaged; 0: 1.
 	Seeds int
 	// Keep is a load whose requests are kept one by one in the first cell; 0: none.
 	Keep float64
@@ -242,8 +242,8 @@ func order(ps []Point, cs []Contestant) {
 // point is one contestant at one load.
 func (w *crew) point(c *Cell, rep *CellReport, p *Contestant, load float64, keep bool) (Point, error) {
 	point := Point{Policy: p.Name, Load: load}
-	seeds := 1
-	if p.IsRandom {
+	seeds := 1 // but where something is drawn: choices, or the order of sessions
+	if p.IsRandom || c.Workload.IsClosed {
 		seeds = max(w.plan.Seeds, 1)
 	}
 	var rs []sim.Result

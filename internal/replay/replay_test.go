@@ -29,6 +29,33 @@ func small(t *testing.T) Plan {
 	}
 }
 
+// TestWhatIsDrawnIsAMean: in a closed loop the order of sessions is drawn, so one run of a rule that draws nothing is not held
+// against the mean of several of another.
+func TestWhatIsDrawnIsAMean(t *testing.T) {
+	tr, err := ReadFile("../../bench/traces/lmcache_agents.jsonl.gz", sim.ReadOptions{BlockSize: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Cell{Workload: &Workload{Name: "closed", Trace: tr, BlockSize: 64, IsClosed: true}, Model: sim.Model8B(), Engines: 32}
+	cs, _ := ByName(Contestants(), []string{Least})
+	w := &crew{plan: &Plan{Seeds: 2}}
+	got, err := w.point(&c, &CellReport{Scale: Scale{Full: 40}}, &cs[0], 1, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var each []float64
+	for seed := range uint64(2) {
+		r, err := c.run(&cs[0], 40, seed+1, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		each = append(each, r.TTFT.Mean)
+	}
+	if want := (each[0] + each[1]) / 2; got.Result.TTFT.Mean != want || each[0] == each[1] {
+		t.Errorf("mean TTFT %v, want %v of %v", got.Result.TTFT.Mean, want, each)
+	}
+}
+
 func TestRun(t *testing.T) {
 	p := small(t)
 	last, all := 0, 0
