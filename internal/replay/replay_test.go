@@ -226,7 +226,7 @@ func TestScenarios(t *testing.T) {
 	if err := rep.Markdown(&page, "make something", true); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"## Fleets that change", "### On many tenants", "| one joins | 0.5 | ", "| a burst | 0.5 | - | ", " of 3.\n"} {
+	for _, want := range []string{"## Fleets that change", "### On many tenants", "| one joins | 0.5 | ", "| a burst | 0.5 | - | ", " of 3."} {
 		if !strings.Contains(page.String(), want) {
 			t.Errorf("the page lacks %q", want)
 		}

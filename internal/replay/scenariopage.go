@@ -70,7 +70,13 @@ func (r *Report) writeScenarios(p *page) {
 		}
 		p.row(s.Workload+", "+s.Title, number(m, 3), r.titleOf(mean.Policy), number(t, 3), r.titleOf(tail.Policy))
 	}
-	p.f("\n%d of %d.\n\n", lost, len(r.Scenarios))
+	p.f("\n%d of %d.", lost, len(r.Scenarios))
+	if lost > 0 {
+		p.f(" What a burst of one new prefix and the death of an engine have in common is many requests at once that lack a prefix. Each that\n" +
+			"waits for a holder adds to what one more copy would have saved, and within half a second kvoracle has copies on most engines; whoever\n" +
+			"comes there meanwhile pays for the computing of them. llm-d keeps such a burst on three.")
+	}
+	p.f("\n\n")
 }
 
 // best are the points of the rivals with the lowest mean and the lowest p99; nil: there are none.

@@ -145,6 +145,30 @@ func TestLiveKnowsTheNewLife(t *testing.T) {
 	}
 }
 
+// An engine that was slow and is well again is asked as the others are, also where these are idle most of the time and
+// could do without it.
+func TestSlowEngineIsTriedAgain(t *testing.T) {
+	all := mustRun(t, Unshared(1200, 3), NewLive(LiveOptions{}), RunOptions{
+		Options: Options{
+			Engines: 4, BlockSize: 64, Keyspace: LiveKeyspace(64),
+			Changes: []Change{{At: 10, Engine: 3, Kind: Pace, Speed: 0.25}, {At: 30, Engine: 3, Kind: Pace, Speed: 1}},
+		},
+		Speed: 5, Keep: true,
+	})
+	for _, w := range []struct{ from, to, least, most float64 }{{20, 30, 0, 0.4}, {200, 240, 0.6, 1.5}} {
+		r := all.Among(w.from, w.to)
+		n := 0
+		for _, s := range r.Requests {
+			if s.Engine == 3 {
+				n++
+			}
+		}
+		if share := 4 * float64(n) / float64(r.N); share < w.least || share > w.most {
+			t.Errorf("from second %v on it is given %.2f of an even share, want %v to %v", w.from, share, w.least, w.most)
+		}
+	}
+}
+
 func TestSurge(t *testing.T) {
 	tr := MultiTenant(400, 3)
 	s := Surge{From: 5, For: 2, Requests: 60, Heads: 4, Head: 130, Tail: 70, Output: 9, Seed: 1}
