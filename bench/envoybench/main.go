@@ -4,8 +4,9 @@
 //
 // Rounds of the ways alternate in one run, each with requests at a fixed rate whatever the answers do (an open loop: a
 // late answer delays no other's start, and is counted from when it was due). The ways are without a picker; with one that answers at
-// once, whose share is Envoy's and the machine's; with kvoracle and its access log; both on a Unix socket; and kvoracle with the
-// observer of responses too. What is added is the difference of their quantiles in one round; the bars are about the median of the
+// once, whose share is Envoy's and the machine's; with kvoracle and its access log; both on a Unix socket; both asked by ext_authz over
+// HTTP; and kvoracle with the observer of responses too. The floor is what the same call, and bytes to another process and back, take
+// here without Envoy. What is added is the difference of their quantiles in one round; the bars are about the median of the
 // rounds.
 package main
 
@@ -35,7 +36,7 @@ func main() {
 	var err error
 	switch {
 	case *dir != "":
-		err = serveTrivial(*dir, *worker)
+		err = serveTrivial(*dir, *worker, *size)
 	case *spins:
 		err = spin()
 	case *awake:
@@ -59,7 +60,7 @@ type series map[string][]float64
 func (q series) add(name string, v float64) { q[name] = append(q[name], v) }
 
 func run(envoy, binary string, rate, size int, window time.Duration, rounds, streams int) error {
-	s, err := newStack(envoy, binary)
+	s, err := newStack(envoy, binary, size)
 	if err != nil {
 		return err
 	}
@@ -100,6 +101,8 @@ func run(envoy, binary string, rate, size int, window time.Duration, rounds, str
 		{Name: "socket: trivial adds p50", Unit: "us"},
 		{Name: "socket: kvoracle adds p50", Unit: "us"},
 		{Name: "socket: kvoracle adds p99", Unit: "us"},
+		{Name: "authz: trivial adds p50", Unit: "us"},
+		{Name: "authz: trivial adds p99", Unit: "us"},
 		{Name: "observer adds p50", Unit: "us"},
 		{Name: "observer adds p99", Unit: "us"},
 		{Name: "Envoy's CPU, plain", Unit: "us a request"},
@@ -107,6 +110,15 @@ func run(envoy, binary string, rate, size int, window time.Duration, rounds, str
 		{Name: "Envoy's CPU, kvoracle", Unit: "us a request"},
 		{Name: "trivial's CPU", Unit: "us a request"},
 		{Name: "kvoracle's CPU", Unit: "us a request"},
+		{Name: "Envoy's CPU, authz", Unit: "us a request"},
+		{Name: "kvoracle's CPU, authz", Unit: "us a request"},
+		{Name: "floor: bytes there and back p50", Unit: "us"},
+		{Name: "floor: a gRPC call p50", Unit: "us"},
+		{Name: "floor: a gRPC call p99", Unit: "us"},
+		{Name: "authz: over trivial p50", Unit: "us", Limit: 100},
+		{Name: "authz: over trivial p99", Unit: "us", Limit: 500},
+		{Name: "authz: added p50", Unit: "us", Limit: 250},
+		{Name: "authz: added p99", Unit: "us", Limit: 1000},
 		{Name: "over trivial p50", Unit: "us", Limit: 100},
 		{Name: "over trivial p99", Unit: "us", Limit: 500},
 		{Name: "added p50", Unit: "us", Limit: 250},
@@ -141,6 +153,10 @@ func (s *stack) round(q series, round int, bodies [][]byte, rate int, window tim
 		e2, p2 := s.used(way)
 		times[way], envoy[way], picker[way] = t, (e2-e)*1e6/float64(len(t)), (p2-p)*1e6/float64(len(t))
 	}
+	bytes, call, err := s.floor(bodies[0], rate, window/2)
+	if err != nil {
+		return fmt.Errorf("floor: %w", err)
+	}
 	for _, at := range []struct {
 		name string
 		q    float64
@@ -154,6 +170,11 @@ func (s *stack) round(q series, round int, bodies [][]byte, rate int, window tim
 		q.add("trivial adds"+at.name, v[atOnce]-v[plain])
 		q.add("socket: trivial adds"+at.name, v[atOnceSocket]-v[plain])
 		q.add("socket: kvoracle adds"+at.name, v[pickedSocket]-v[plain])
+		q.add("authz: trivial adds"+at.name, v[atOnceAuthz]-v[plain])
+		q.add("authz: over trivial"+at.name, v[pickedAuthz]-v[atOnceAuthz])
+		q.add("authz: added"+at.name, v[pickedAuthz]-v[plain])
+		q.add("floor: bytes there and back"+at.name, bars.Quantile(bytes, at.q)*1e6)
+		q.add("floor: a gRPC call"+at.name, bars.Quantile(call, at.q)*1e6)
 		q.add("observer adds"+at.name, v[observed]-v[picked])
 		q.add("over trivial"+at.name, v[picked]-v[atOnce])
 		q.add("added"+at.name, v[picked]-v[plain])
@@ -163,5 +184,7 @@ func (s *stack) round(q series, round int, bodies [][]byte, rate int, window tim
 	q.add("Envoy's CPU, kvoracle", envoy[picked])
 	q.add("trivial's CPU", picker[atOnce])
 	q.add("kvoracle's CPU", picker[picked])
+	q.add("Envoy's CPU, authz", envoy[pickedAuthz])
+	q.add("kvoracle's CPU, authz", picker[pickedAuthz])
 	return nil
 }

@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -26,8 +29,9 @@ type trivial struct {
 	answer *extprocv3.ProcessingResponse
 }
 
-// serveTrivial serves it on a port, which it prints, and on a socket in a folder, until its input ends.
-func serveTrivial(dir, worker string) error {
+// serveTrivial serves it on a port and on a socket in a folder, and over HTTP on another port, until its input ends. It prints the two
+// ports. Bodies have a size where they come without anything else, see serveBytes.
+func serveTrivial(dir, worker string, size int) error {
 	debug.SetGCPercent(server.GCPercent)
 	const key = "x-gateway-destination-endpoint"
 	words, err := structpb.NewStruct(map[string]any{"envoy.lb": map[string]any{key: worker, "x-kvoracle-decision": "1"}})
@@ -57,7 +61,23 @@ func serveTrivial(dir, worker string) error {
 	for _, lis := range []net.Listener{port, socket} {
 		go func() { _ = g.Serve(lis) }()
 	}
+	bytes, err := net.Listen("unix", filepath.Join(dir, "bytes"))
+	if err != nil {
+		return err
+	}
+	go serveBytes(bytes, size)
+	web, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	h := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set(key, worker)
+		w.Header().Set("x-kvoracle-decision", "1")
+	})}
+	go func() { _ = h.Serve(web) }()
 	fmt.Println(port.Addr())
+	fmt.Println(web.Addr())
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	g.Stop()
 	return nil

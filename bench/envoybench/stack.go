@@ -25,6 +25,9 @@ var config string
 //go:embed way.yaml
 var wayConfig string
 
+//go:embed authz.yaml
+var authzConfig string
+
 // The ways through Envoy.
 const (
 	plain           = "plain"           // no picker
@@ -32,16 +35,23 @@ const (
 	atOnceSocket    = "trivial-socket"  // the same, on a Unix socket
 	picked          = "kvoracle"        // kvoracle
 	pickedSocket    = "kvoracle-socket" // the same, on a Unix socket
+	atOnceAuthz     = "trivial-authz"   // the trivial picker, asked by ext_authz over HTTP
+	pickedAuthz     = "kvoracle-authz"  // kvoracle, asked so
 	observed        = "observed"        // kvoracle and its observer
 	duplex          = "duplex"          // kvoracle, which the body goes through
 	oracle2, oracle = 1, 0              // the kvoracle on the socket, and the other
 )
 
 // ways lists those that are timed.
-func ways() []string { return []string{plain, atOnce, picked, atOnceSocket, pickedSocket, observed} }
+func ways() []string {
+	return []string{plain, atOnce, picked, atOnceSocket, pickedSocket, atOnceAuthz, pickedAuthz, observed}
+}
 
 // pickers lists those of way.yaml, which are clusters of Envoy by the same names.
 func pickers() []string { return []string{atOnce, picked, atOnceSocket, pickedSocket} }
+
+// authzs lists those of authz.yaml, with the clusters that take their access logs.
+func authzs() map[string]string { return map[string]string{atOnceAuthz: atOnce, pickedAuthz: picked} }
 
 // stack is Envoy, the pickers and a worker.
 type stack struct {
@@ -58,20 +68,20 @@ type stack struct {
 	release chan struct{} // closed: it lets them go
 }
 
-func newStack(envoy, binary string) (*stack, error) {
+func newStack(envoy, binary string, size int) (*stack, error) {
 	s := &stack{held: make(chan struct{}, 1<<16), release: make(chan struct{})}
 	var err error
 	if s.dir, err = os.MkdirTemp("", "envoybench-"); err != nil {
 		return nil, err
 	}
-	if err := s.start(envoy, binary); err != nil {
+	if err := s.start(envoy, binary, size); err != nil {
 		s.stop()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *stack) start(envoy, binary string) error {
+func (s *stack) start(envoy, binary string, size int) error {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -80,28 +90,32 @@ func (s *stack) start(envoy, binary string) error {
 	go func() { _ = s.worker.Serve(lis) }()
 
 	worker := lis.Addr().String()
-	if s.trivial, err = child.Start("-trivial", s.dir, "-worker", worker); err != nil {
+	if s.trivial, err = child.Start("-trivial", s.dir, "-worker", worker, "-body", strconv.Itoa(size)); err != nil {
 		return err
 	}
 	trivial, err := s.trivial.Line()
 	if err != nil {
 		return fmt.Errorf("the trivial picker: %w", err)
 	}
-	at, err := s.startOracle(binary, oracle, "127.0.0.1:0", worker)
+	trivialWeb, err := s.trivial.Line()
+	if err != nil {
+		return fmt.Errorf("the trivial picker: %w", err)
+	}
+	at, web, err := s.startOracle(binary, oracle, "127.0.0.1:0", worker)
 	if err != nil {
 		return err
 	}
-	if _, err := s.startOracle(binary, oracle2, "unix:"+filepath.Join(s.dir, "kvoracle"), worker); err != nil {
+	if _, _, err := s.startOracle(binary, oracle2, "unix:"+filepath.Join(s.dir, "kvoracle"), worker); err != nil {
 		return err
 	}
-	return s.startEnvoy(envoy, map[string]string{"ORACLE": at, "TRIVIAL": trivial, "WORKER": worker})
+	return s.startEnvoy(envoy, map[string]string{"ORACLE": at, "ORACLEWEB": web, "TRIVIAL": trivial, "TRIVIALWEB": trivialWeb, "WORKER": worker})
 }
 
-// startOracle starts a kvoracle that knows the worker, and says where it serves gRPC.
-func (s *stack) startOracle(binary string, i int, listen, worker string) (string, error) {
+// startOracle starts a kvoracle that knows the worker, and says where it serves gRPC and HTTP.
+func (s *stack) startOracle(binary string, i int, listen, worker string) (at, web string, err error) {
 	ops, err := free()
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	s.ops[i] = "http://" + ops
 	cmd := exec.Command(binary, "--listen="+listen, "--http-listen=127.0.0.1:0", "--ops-listen="+ops, "--log-level=error")
@@ -109,10 +123,10 @@ func (s *stack) startOracle(binary string, i int, listen, worker string) (string
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	if err := cmd.Start(); err != nil {
-		return "", err
+		return "", "", err
 	}
 	lines := bufio.NewScanner(out)
 	address := func(prefix string) (string, error) {
@@ -123,30 +137,30 @@ func (s *stack) startOracle(binary string, i int, listen, worker string) (string
 		}
 		return "", errors.New("kvoracle did not say " + prefix)
 	}
-	at, err := address("kvoracle: serving on ")
+	at, err = address("kvoracle: serving on ")
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	web, err := address("kvoracle: serving HTTP on ")
+	web, err = address("kvoracle: serving HTTP on ")
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	spec := fmt.Sprintf(`{"spec":{"worker_id":"w","address":"%s","model":"m","block_size":16}}`, worker)
 	resp, err := http.Post("http://"+web+"/v1/workers", "application/json", strings.NewReader(spec))
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("register: %s", resp.Status)
+		return "", "", fmt.Errorf("register: %s", resp.Status)
 	}
-	return at, nil
+	return at, web, nil
 }
 
 // startEnvoy starts Envoy; ports has the addresses that are known.
 func (s *stack) startEnvoy(binary string, ports map[string]string) error {
 	s.urls = make(map[string]string)
-	for _, name := range append(pickers(), plain, observed, duplex, "admin") {
+	for _, name := range append(pickers(), plain, atOnceAuthz, pickedAuthz, observed, duplex, "admin") {
 		a, err := free()
 		if err != nil {
 			return err
@@ -157,6 +171,9 @@ func (s *stack) startEnvoy(binary string, ports map[string]string) error {
 	var all strings.Builder
 	for _, name := range pickers() {
 		all.WriteString(strings.NewReplacer("WAY", name, "PORT", strings.ToUpper(name)+"_WAY", "CLUSTER", name).Replace(wayConfig))
+	}
+	for name, logs := range authzs() {
+		all.WriteString(strings.NewReplacer("WAY", name, "PORT", strings.ToUpper(name)+"_WAY", "CLUSTER", name, "LOGS", logs).Replace(authzConfig))
 	}
 	text := strings.NewReplacer("# WAYS\n", all.String(), "SOCKETS", s.dir).Replace(config)
 	for name, a := range ports {
@@ -227,9 +244,9 @@ func (s *stack) decided(i int) (float64, error) {
 // used is the processor time of Envoy and of a way's picker, in seconds.
 func (s *stack) used(way string) (envoy, picker float64) {
 	switch way {
-	case atOnce, atOnceSocket:
+	case atOnce, atOnceSocket, atOnceAuthz:
 		picker = s.trivial.CPU()
-	case picked, observed:
+	case picked, pickedAuthz, observed:
 		picker = child.CPUOf(s.oracles[oracle].Process.Pid)
 	case pickedSocket:
 		picker = child.CPUOf(s.oracles[oracle2].Process.Pid)
