@@ -36,7 +36,8 @@ func NewLeast(rows []Row, members []fleet.TargetID) Least {
 // the deepest holder has.
 type low struct{ any, cost, floor float64 }
 
-// above is by how much a bound must exceed a cost to say that the members are beyond it: ties, and what rounding does.
+// above is by how much a bound must exceed the last place to say that the members are beyond it where all places tie, or
+// something is taken off: ties, and what rounding does.
 const above = 2 * TieBand
 
 // sieve fills Top with the keep members of the least cost, of equal ones the first, what is paid of copies taken off. It also
@@ -86,14 +87,16 @@ func (d *Pick) sieve(q *question, t *Table, keep int) bool {
 	// The group that promises most first: what it comes to spares others.
 	next, _ := slices.BinarySearch(d.pos, int32(best*LeastRows))
 	d.sieveGroup(q, t, best, next, keep)
-	passed := 0
-	for limit, i := d.Top[len(d.Top)-1].Cost+above, 0; i < len(d.lows); i++ {
-		if d.lows[i].cost > limit {
-			passed++
+	if len(d.sizes) == 1 && len(d.pos) == 0 {
+		passed := 0
+		for limit, i := d.Top[len(d.Top)-1].Cost+above, 0; i < len(d.lows); i++ {
+			if d.lows[i].cost > limit {
+				passed++
+			}
 		}
-	}
-	if len(d.Top) < keep || 2*passed < len(d.lows) {
-		return false
+		if 2*passed < len(d.lows) {
+			return false
+		}
 	}
 	next = 0
 	for i := range d.lows {
@@ -133,16 +136,25 @@ func (d *Pick) sieveGroup(q *question, t *Table, group, next, keep int) int {
 		next++
 	}
 	v, limit, last := &d.lows[group], math.Inf(1), 0
+	beyond := limit // who costs more is neither among the first nor ties with them
 	if len(d.Top) == keep {
 		limit, last = d.Top[keep-1].Cost, d.Top[keep-1].Member
+		switch isApart := q.debt <= 0 && limit-d.Top[0].Cost > TieBand; {
+		case isApart && from > last: // nor who costs as much
+			beyond = math.Nextafter(limit, 0)
+		case isApart:
+			beyond = limit
+		default:
+			beyond = limit + above
+		}
 	}
-	canPass := !q.isHeld || v.floor > d.floor.cost
-	if canPass && v.any > limit+above {
+	canPass := !q.isHeld || v.floor >= d.floor.cost
+	if canPass && v.any > beyond {
 		copy(costs, d.passed[:])
 		return next
 	}
 	rest := uint32(1)<<len(members) - 1 // whom to look at
-	if canPass && v.cost > limit+above {
+	if canPass && v.cost > beyond {
 		if rest = 0; len(d.sizes) > 1 {
 			rest = d.unlike(kinds)
 		}
@@ -161,8 +173,9 @@ func (d *Pick) sieveGroup(q *question, t *Table, group, next, keep int) int {
 		rest |= 1 << i
 	}
 	if q.debt <= 0 {
-		for i, cost := range costs {
-			if cost < limit || cost == limit && from+i < last {
+		for ; rest != 0; rest &= rest - 1 {
+			i := bits.TrailingZeros32(rest)
+			if cost := costs[i]; cost < limit || cost == limit && from+i < last {
 				limit, last = d.enter(Picked{Member: from + i, Cost: cost}, keep)
 			}
 		}
