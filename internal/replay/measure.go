@@ -16,9 +16,11 @@ type Plan struct {
 	Cells       []Cell
 	Loads       []float64 // in units of load 1
 	Contestants []Contestant
-	// Degrees run at DegreeLoads in the cells that WithDegrees picks.
+	// Degrees run at DegreeLoads in the cells that WithDegrees picks, each at Near times that load, which is averaged: they differ
+	// by less than one run does from another at nearly the same load. Near nil: once.
 	Degrees     []Contestant
 	DegreeLoads []float64
+	Near        []float64
 	WithDegrees func(*Cell) bool
 	// Scenarios are measured with all Contestants whose capacity is searched for, or all if nobody's is.
 	Scenarios []Scenario
@@ -177,7 +179,7 @@ func (w *crew) cell(c *Cell, rep *CellReport, isFirst bool) error {
 		for _, load := range w.plan.Loads {
 			group.Go(func() error {
 				return w.do(c.Name(), func() error {
-					point, err := w.point(c, rep, p, load, isFirst && load == w.plan.Keep)
+					point, err := w.point(c, rep, p, load, nil, isFirst && load == w.plan.Keep)
 					mu.Lock()
 					defer mu.Unlock()
 					rep.Points = append(rep.Points, point)
@@ -206,7 +208,7 @@ func (w *crew) cell(c *Cell, rep *CellReport, isFirst bool) error {
 			for _, load := range w.plan.DegreeLoads {
 				group.Go(func() error {
 					return w.do(c.Name(), func() error {
-						point, err := w.point(c, rep, &w.plan.Degrees[i], load, false)
+						point, err := w.point(c, rep, &w.plan.Degrees[i], load, w.plan.Near, false)
 						mu.Lock()
 						defer mu.Unlock()
 						rep.Degrees = append(rep.Degrees, point)
@@ -239,8 +241,11 @@ func order(ps []Point, cs []Contestant) {
 	})
 }
 
-// point is one contestant at one load.
-func (w *crew) point(c *Cell, rep *CellReport, p *Contestant, load float64, keep bool) (Point, error) {
+// point is one contestant at one load, or near it.
+func (w *crew) point(c *Cell, rep *CellReport, p *Contestant, load float64, near []float64, keep bool) (Point, error) {
+	if near == nil {
+		near = []float64{1}
+	}
 	point := Point{Policy: p.Name, Load: load}
 	seeds := 1 // but where something is drawn: choices, or the order of sessions
 	if p.IsRandom || c.Workload.IsClosed {
@@ -248,15 +253,17 @@ func (w *crew) point(c *Cell, rep *CellReport, p *Contestant, load float64, keep
 	}
 	var rs []sim.Result
 	for s := range seeds {
-		r, err := c.run(p, load*rep.Scale.Full, uint64(s+1), keep && s == 0)
-		if err != nil {
-			return point, err
+		for _, factor := range near {
+			r, err := c.run(p, load*factor*rep.Scale.Full, uint64(s+1), keep && s == 0)
+			if err != nil {
+				return point, err
+			}
+			if s == 0 {
+				point.Kept = r.Requests
+			}
+			r.Requests = nil
+			rs = append(rs, r)
 		}
-		if s == 0 {
-			point.Kept = r.Requests
-		}
-		r.Requests = nil
-		rs = append(rs, r)
 	}
 	point.Result = mean(rs)
 	return point, nil

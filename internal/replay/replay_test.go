@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -39,7 +40,7 @@ func TestWhatIsDrawnIsAMean(t *testing.T) {
 	c := Cell{Workload: &Workload{Name: "closed", Trace: tr, BlockSize: 64, IsClosed: true}, Model: sim.Model8B(), Engines: 32}
 	cs, _ := ByName(Contestants(), []string{Least})
 	w := &crew{plan: &Plan{Seeds: 2}}
-	got, err := w.point(&c, &CellReport{Scale: Scale{Full: 40}}, &cs[0], 1, false)
+	got, err := w.point(&c, &CellReport{Scale: Scale{Full: 40}}, &cs[0], 1, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,5 +334,27 @@ func TestSuite(t *testing.T) {
 	}
 	if _, unknown := ByName(Contestants(), []string{Ours, "best"}); unknown != "best" {
 		t.Errorf("unknown is %q", unknown)
+	}
+}
+
+// TestDegreesAreMeansOfNearbyLoads: one run decides nothing about what differs by a few percent.
+func TestDegreesAreMeansOfNearbyLoads(t *testing.T) {
+	p := small(t)
+	p.Cells, p.Contestants, p.Capacity = p.Cells[1:], p.Contestants[:1], nil
+	p.Near = []float64{0.9, 1.1}
+	rep, err := Run(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, want := &rep.Cells[0], 0.0
+	for _, near := range p.Near {
+		r, err := p.Cells[0].run(&p.Degrees[0], 0.9*near*c.Scale.Full, 1, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want += r.TTFT.Mean / 2
+	}
+	if got := c.Degree(Ours, 0.9).Result.TTFT.Mean; math.Abs(got-want) > 1e-9*want || got == c.At(Ours, 0.9).Result.TTFT.Mean {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -16,6 +16,7 @@ const UnsharedName = "unshared"
 func Suite(dir string, isQuick bool) (Plan, error) {
 	plan := Plan{
 		Loads: []float64{0.5, 0.7, 0.9}, Contestants: Contestants(), Degrees: Degrees(), DegreeLoads: []float64{0.9},
+		Near: []float64{0.96, 0.98, 1, 1.02, 1.04},
 		// Those that look at nothing, or at two of many, are nobody's best rival.
 		Capacity: func(c *Contestant) bool {
 			return c.Name != "random" && c.Name != "round_robin" && c.Name != "power_of_two"
