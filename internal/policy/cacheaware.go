@@ -33,13 +33,19 @@ func (CacheAware) Name() string { return "cache_aware" }
 // Choose follows the three lines above.
 func (p CacheAware) Choose(req *Request, cands []Candidate, d *Decision) {
 	scoreByLoad(req, cands, d)
-	if best := p.holder(req, cands, d.Scores); best >= 0 {
-		for i := range d.Scores {
-			d.Scores[i].Cost++
-		}
-		d.Scores[best].Cost = 0
-	}
+	prefer(d.Scores, p.holder(req, cands, d.Scores))
 	rank(cands, d, req.Places)
+}
+
+// prefer makes one target cost nothing and everybody else 1 more than before; -1: nobody is preferred.
+func prefer(scores []Score, best int) {
+	if best < 0 {
+		return
+	}
+	for i := range scores {
+		scores[i].Cost++
+	}
+	scores[best].Cost = 0
 }
 
 // holder is the target to take for what it holds, or -1.

@@ -31,12 +31,7 @@ func (GatedCacheAware) Name() string { return "cache_aware_gated" }
 // Choose follows the lines above.
 func (p GatedCacheAware) Choose(req *Request, cands []Candidate, d *Decision) {
 	scoreByLoad(req, cands, d)
-	if best := p.holder(req, cands, d.Scores); best >= 0 {
-		for i := range d.Scores {
-			d.Scores[i].Cost++
-		}
-		d.Scores[best].Cost = 0
-	}
+	prefer(d.Scores, p.holder(req, cands, d.Scores))
 	rank(cands, d, req.Places)
 }
 

@@ -155,7 +155,8 @@ func (d *Pick) price(q *question, t *Table) {
 	if !q.isHeld && len(d.sizes) == 1 && last-first == len(t.Members)-1 {
 		d.priceAlike(q, t.Rows[first:last+1])
 	} else {
-		d.priceEach(q, t)
+		d.floor = bound{cost: math.Inf(1)}
+		d.priceEach(q, t.Rows, t.Members, d.kindOf(t), d.costs, 0)
 	}
 
 	d.pos = d.pos[:0]
@@ -203,15 +204,15 @@ func (d *Pick) priceAlike(q *question, rows []Row) {
 	}
 }
 
-// priceEach is the loop of price for everybody. It notes on the way what all would cost at the least with what the deepest
-// holder has: without transfers, and as if memory were not short.
-func (d *Pick) priceEach(q *question, t *Table) {
-	members, rows, sizes := t.Members, t.Rows, (*[256]size)(d.sizes[:256])
-	costs, kind := d.costs[:len(members)], d.kindOf(t)[:len(members)]
+// priceEach is the loop of price for members from a place on, of kinds that are theirs, and fills costs. It notes on the way
+// what all would cost at the least with what the deepest holder has: without transfers, and as if memory were not short.
+func (d *Pick) priceEach(q *question, rows []Row, members []fleet.TargetID, kinds []uint8, costs []float64, from int) {
+	sizes := (*[256]size)(d.sizes[:256])
 	out, price, deepest, deepPairs := q.out, q.price, q.deepest, q.pairs
-	floor := bound{cost: math.Inf(1)}
+	costs, kinds = costs[:len(members)], kinds[:len(members)]
+	floor := d.floor
 	for i, id := range members {
-		k, r := &sizes[kind[i]], &rows[id]
+		k, r := &sizes[kinds[i]], &rows[id]
 		base, stretch := r.Base+out*r.PerOut, r.Stretch+price
 		cost := base + stretch*(r.PerToken*k.own+r.PerPair*k.pairs)
 		if over := k.need - r.Room; over > 0 {
@@ -219,7 +220,7 @@ func (d *Pick) priceEach(q *question, t *Table) {
 		}
 		costs[i] = cost
 		if c := base + stretch*(r.PerToken*deepest+r.PerPair*deepPairs); c < floor.cost {
-			floor = bound{c, int32(i)}
+			floor = bound{c, int32(from + i)}
 		}
 	}
 	d.floor = floor

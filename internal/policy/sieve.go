@@ -164,7 +164,7 @@ func (d *Pick) sieveGroup(q *question, t *Table, group, next, keep int) int {
 			costs[i] = d.priceOne(q, &t.Rows[members[i]], &d.sizes[kinds[i]], from+i)
 		}
 	} else {
-		d.priceGroup(q, t.Rows, members, kinds, costs, from)
+		d.priceEach(q, t.Rows, members, kinds, costs, from)
 	}
 	for k, at := range d.pos[own:next] {
 		h, i := &t.Holders[own+k], int(at)-from
@@ -227,27 +227,6 @@ func (d *Pick) priceOne(q *question, r *Row, s *size, member int) float64 {
 		}
 	}
 	return cost
-}
-
-// priceGroup is priceOne for all of a group.
-func (d *Pick) priceGroup(q *question, rows []Row, members []fleet.TargetID, kinds []uint8, costs []float64, from int) {
-	sizes := (*[256]size)(d.sizes[:256])
-	out, price, deepest, deepPairs := q.out, q.price, q.deepest, q.pairs
-	costs, kinds = costs[:len(members)], kinds[:len(members)]
-	floor := d.floor
-	for i, id := range members {
-		s, r := &sizes[kinds[i]], &rows[id]
-		base, stretch := r.Base+out*r.PerOut, r.Stretch+price
-		cost := base + stretch*(r.PerToken*s.own+r.PerPair*s.pairs)
-		if over := s.need - r.Room; over > 0 {
-			cost += out * r.PerOver * over
-		}
-		costs[i] = cost
-		if c := base + stretch*(r.PerToken*deepest+r.PerPair*deepPairs); c < floor.cost {
-			floor = bound{c, int32(from + i)}
-		}
-	}
-	d.floor = floor
 }
 
 // leastSize is what who holds most of a prompt has to compute of it, or less.
