@@ -253,7 +253,7 @@ func (r *Report) writeDegrees(p *page) {
 		return
 	}
 	p.f("## What each piece of information is worth\n\nMean TTFT in units of kvoracle's own with everything, each the mean of\n" +
-		"five runs at loads up to 4 %% lower and higher: a single one of long agents is 0.7 to 1.3 times another.\n\n")
+		"five runs at loads up to 4 %% lower and higher, or of three orders of sessions: a single one of long agents is 0.7 to 1.3 times another.\n\n")
 	var cells []*CellReport
 	head := []string{"told"}
 	for i := range r.Cells {

@@ -17,7 +17,7 @@ type Plan struct {
 	Loads       []float64 // in units of load 1
 	Contestants []Contestant
 	// Degrees run at DegreeLoads in the cells that WithDegrees picks, each at Near times that load, which is averaged: they differ
-	// by less than one run does from another at nearly the same load. Near nil: once.
+	// by less than one run does from another at nearly the same load. Near nil, and in closed loops, whose Seeds do that: once.
 	Degrees     []Contestant
 	DegreeLoads []float64
 	Near        []float64
@@ -243,7 +243,7 @@ func order(ps []Point, cs []Contestant) {
 
 // point is one contestant at one load, or near it.
 func (w *crew) point(c *Cell, rep *CellReport, p *Contestant, load float64, near []float64, keep bool) (Point, error) {
-	if near == nil {
+	if near == nil || c.Workload.IsClosed { // there several orders of sessions do that
 		near = []float64{1}
 	}
 	point := Point{Policy: p.Name, Load: load}
