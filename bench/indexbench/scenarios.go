@@ -52,7 +52,10 @@ var scenarios = []scenario{
 		{Name: "fragmented-bytes", Unit: "bytes a holder-block"},
 	}},
 	{name: "deep", run: deep, bars: []bars.Bar{{Name: "deep", Limit: 1000, Unit: "ns, 8,192 blocks, one holder, from block ids"}, {Name: "deep-locals", Unit: "ns, the same from local hashes"}}},
-	{name: "shared", run: shared, bars: []bars.Bar{{Name: "shared-per-holder", Limit: 1, Unit: "ns a holder beyond the walk, 1,024 holders"}}},
+	{name: "shared", run: shared, bars: []bars.Bar{
+		{Name: "shared-per-holder", Limit: 1, Unit: "ns a holder beyond the walk, 1,024 holders, said by sets as decisions ask"},
+		{Name: "shared-named", Unit: "ns a holder, each by name"},
+	}},
 	{name: "under-writes", run: underWrites, bars: []bars.Bar{
 		{Name: "under-writes", Limit: 1.5, Unit: "median of queries beside two writers, over quiet"},
 		{Name: "no-writer-starves", Limit: 0.5, AtLeast: true, Unit: "slower writer over the faster one"},
@@ -196,8 +199,8 @@ func deep(r *report) {
 
 func shared(r *report) {
 	prefix := chainOf(nil, 1, 64)
-	dst := make([]index.Match, 0, 2048)
-	cost := func(holders int) float64 {
+	named, layers := make([]index.Match, 0, 2048), new(index.Layers)
+	cost := func(holders int) (layered, byName float64) {
 		ix := index.New(index.Config{})
 		var query []block.ID
 		for t := range holders {
@@ -205,13 +208,19 @@ func shared(r *report) {
 			publish(ix, t, prefix, tail)
 			query = append(append(query[:0], prefix...), tail...)
 		}
-		all := make([]float64, 0, 9)
-		for range 9 {
-			all = append(all, measure.PerCall(20_000, func(int) { dst = ix.Match(query, dst[:0]) }))
+		median := func(match func()) float64 {
+			all := make([]float64, 0, 9)
+			for range 9 {
+				all = append(all, measure.PerCall(20_000, func(int) { match() }))
+			}
+			return bars.Quantile(all, 0.5)
 		}
-		return bars.Quantile(all, 0.5)
+		return median(func() { ix.MatchLayers(query, layers) }), median(func() { named = ix.Match(query, named[:0]) })
 	}
-	r.value("shared-per-holder", (cost(1024)-cost(1))/1023)
+	layered, byName := cost(1024)
+	one, oneByName := cost(1)
+	r.value("shared-per-holder", (layered-one)/1023)
+	r.value("shared-named", (byName-oneByName)/1023)
 }
 
 // churner stores prompts and evicts the oldest ones from the leaf, with so many live blocks.
