@@ -5,9 +5,9 @@
 // Rounds of the ways alternate in one run, each with requests at a fixed rate whatever the answers do (an open loop: a
 // late answer delays no other's start, and is counted from when it was due). The ways are without a picker; with one that answers at
 // once, whose share is Envoy's and the machine's; with kvoracle and its access log; both on a Unix socket; both asked by ext_authz over
-// HTTP; and kvoracle with the observer of responses too. The floor is what the same call, and bytes to another process and back, take
-// here without Envoy. What is added is the difference of their quantiles in one round; the bars are about the median of the
-// rounds.
+// HTTP, kvoracle on a Unix socket as well; and kvoracle with the observer of responses too. The floor is what the same call, and
+// bytes to another process and back, take here without Envoy. What is added is the difference of their quantiles in one round;
+// the bars are about the median of the rounds.
 package main
 
 import (
@@ -119,6 +119,8 @@ func run(envoy, binary string, rate, size int, window time.Duration, rounds, str
 		{Name: "authz: over trivial p99", Unit: "us", Limit: 500},
 		{Name: "authz: added p50", Unit: "us", Limit: 250},
 		{Name: "authz: added p99", Unit: "us", Limit: 1000},
+		{Name: "authz, socket: added p50", Unit: "us", Limit: 250},
+		{Name: "authz, socket: added p99", Unit: "us", Limit: 1000},
 		{Name: "over trivial p50", Unit: "us", Limit: 100},
 		{Name: "over trivial p99", Unit: "us", Limit: 500},
 		{Name: "added p50", Unit: "us", Limit: 250},
@@ -173,6 +175,7 @@ func (s *stack) round(q series, round int, bodies [][]byte, rate int, window tim
 		q.add("authz: trivial adds"+at.name, v[atOnceAuthz]-v[plain])
 		q.add("authz: over trivial"+at.name, v[pickedAuthz]-v[atOnceAuthz])
 		q.add("authz: added"+at.name, v[pickedAuthz]-v[plain])
+		q.add("authz, socket: added"+at.name, v[pickedAuthzSocket]-v[plain])
 		q.add("floor: bytes there and back"+at.name, bars.Quantile(bytes, at.q)*1e6)
 		q.add("floor: a gRPC call"+at.name, bars.Quantile(call, at.q)*1e6)
 		q.add("observer adds"+at.name, v[observed]-v[picked])

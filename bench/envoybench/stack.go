@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -30,28 +31,31 @@ var authzConfig string
 
 // The ways through Envoy.
 const (
-	plain           = "plain"           // no picker
-	atOnce          = "trivial"         // the trivial picker
-	atOnceSocket    = "trivial-socket"  // the same, on a Unix socket
-	picked          = "kvoracle"        // kvoracle
-	pickedSocket    = "kvoracle-socket" // the same, on a Unix socket
-	atOnceAuthz     = "trivial-authz"   // the trivial picker, asked by ext_authz over HTTP
-	pickedAuthz     = "kvoracle-authz"  // kvoracle, asked so
-	observed        = "observed"        // kvoracle and its observer
-	duplex          = "duplex"          // kvoracle, which the body goes through
-	oracle2, oracle = 1, 0              // the kvoracle on the socket, and the other
+	plain             = "plain"                 // no picker
+	atOnce            = "trivial"               // the trivial picker
+	atOnceSocket      = "trivial-socket"        // the same, on a Unix socket
+	picked            = "kvoracle"              // kvoracle
+	pickedSocket      = "kvoracle-socket"       // the same, on a Unix socket
+	atOnceAuthz       = "trivial-authz"         // the trivial picker, asked by ext_authz over HTTP
+	pickedAuthz       = "kvoracle-authz"        // kvoracle, asked so
+	pickedAuthzSocket = "kvoracle-authz-socket" // the same, on a Unix socket
+	observed          = "observed"              // kvoracle and its observer
+	duplex            = "duplex"                // kvoracle, which the body goes through
+	oracle2, oracle   = 1, 0                    // the kvoracle on the sockets, and the other
 )
 
 // ways lists those that are timed.
 func ways() []string {
-	return []string{plain, atOnce, picked, atOnceSocket, pickedSocket, atOnceAuthz, pickedAuthz, observed}
+	return []string{plain, atOnce, picked, atOnceSocket, pickedSocket, atOnceAuthz, pickedAuthz, pickedAuthzSocket, observed}
 }
 
 // pickers lists those of way.yaml, which are clusters of Envoy by the same names.
 func pickers() []string { return []string{atOnce, picked, atOnceSocket, pickedSocket} }
 
 // authzs lists those of authz.yaml, with the clusters that take their access logs.
-func authzs() map[string]string { return map[string]string{atOnceAuthz: atOnce, pickedAuthz: picked} }
+func authzs() map[string]string {
+	return map[string]string{atOnceAuthz: atOnce, pickedAuthz: picked, pickedAuthzSocket: pickedSocket}
+}
 
 // stack is Envoy, the pickers and a worker.
 type stack struct {
@@ -101,24 +105,24 @@ func (s *stack) start(envoy, binary string, size int) error {
 	if err != nil {
 		return fmt.Errorf("the trivial picker: %w", err)
 	}
-	at, web, err := s.startOracle(binary, oracle, "127.0.0.1:0", worker)
+	at, web, err := s.startOracle(binary, oracle, "127.0.0.1:0", "127.0.0.1:0", worker)
 	if err != nil {
 		return err
 	}
-	if _, _, err := s.startOracle(binary, oracle2, "unix:"+filepath.Join(s.dir, "kvoracle"), worker); err != nil {
+	if _, _, err := s.startOracle(binary, oracle2, "unix:"+filepath.Join(s.dir, "kvoracle"), "unix:"+filepath.Join(s.dir, "kvoracle-web"), worker); err != nil {
 		return err
 	}
 	return s.startEnvoy(envoy, map[string]string{"ORACLE": at, "ORACLEWEB": web, "TRIVIAL": trivial, "TRIVIALWEB": trivialWeb, "WORKER": worker})
 }
 
 // startOracle starts a kvoracle that knows the worker, and says where it serves gRPC and HTTP.
-func (s *stack) startOracle(binary string, i int, listen, worker string) (at, web string, err error) {
+func (s *stack) startOracle(binary string, i int, listen, httpListen, worker string) (at, web string, err error) {
 	ops, err := free()
 	if err != nil {
 		return "", "", err
 	}
 	s.ops[i] = "http://" + ops
-	cmd := exec.Command(binary, "--listen="+listen, "--http-listen=127.0.0.1:0", "--ops-listen="+ops, "--log-level=error")
+	cmd := exec.Command(binary, "--listen="+listen, "--http-listen="+httpListen, "--ops-listen="+ops, "--log-level=error")
 	s.oracles[i] = cmd
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -146,7 +150,13 @@ func (s *stack) startOracle(binary string, i int, listen, worker string) (at, we
 		return "", "", err
 	}
 	spec := fmt.Sprintf(`{"spec":{"worker_id":"w","address":"%s","model":"m","block_size":16}}`, worker)
-	resp, err := http.Post("http://"+web+"/v1/workers", "application/json", strings.NewReader(spec))
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		if path, ok := strings.CutPrefix(web, "unix:"); ok {
+			return net.Dial("unix", path)
+		}
+		return net.Dial("tcp", web)
+	}}}
+	resp, err := c.Post("http://kvoracle/v1/workers", "application/json", strings.NewReader(spec))
 	if err != nil {
 		return "", "", err
 	}
@@ -160,7 +170,7 @@ func (s *stack) startOracle(binary string, i int, listen, worker string) (at, we
 // startEnvoy starts Envoy; ports has the addresses that are known.
 func (s *stack) startEnvoy(binary string, ports map[string]string) error {
 	s.urls = make(map[string]string)
-	for _, name := range append(pickers(), plain, atOnceAuthz, pickedAuthz, observed, duplex, "admin") {
+	for _, name := range append(pickers(), plain, atOnceAuthz, pickedAuthz, pickedAuthzSocket, observed, duplex, "admin") {
 		a, err := free()
 		if err != nil {
 			return err
@@ -248,7 +258,7 @@ func (s *stack) used(way string) (envoy, picker float64) {
 		picker = s.trivial.CPU()
 	case picked, pickedAuthz, observed:
 		picker = child.CPUOf(s.oracles[oracle].Process.Pid)
-	case pickedSocket:
+	case pickedSocket, pickedAuthzSocket:
 		picker = child.CPUOf(s.oracles[oracle2].Process.Pid)
 	}
 	return child.CPUOf(s.envoy.Process.Pid), picker
