@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"container/list"
+	"context"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
@@ -32,6 +33,7 @@ type engine struct {
 	cached   int
 	gone     int           // requests whose clients have left
 	release  chan struct{} // closed: requests that are held go on
+	dying    chan struct{} // closed: no answer begins any more
 }
 
 const (
@@ -41,7 +43,7 @@ const (
 
 func newEngine(t *testing.T, capacity int) *engine {
 	t.Helper()
-	e := &engine{cache: make(map[uint64]*list.Element), capacity: capacity, perToken: 20 * time.Microsecond, release: make(chan struct{})}
+	e := &engine{cache: make(map[uint64]*list.Element), capacity: capacity, perToken: 20 * time.Microsecond, release: make(chan struct{}), dying: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", e.chat)
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
@@ -65,10 +67,15 @@ func newEngine(t *testing.T, capacity int) *engine {
 	return e
 }
 
-// die ends it as a crash does.
+// die ends it as a crash does that comes between answers: requests whose answers have not begun are lost with their
+// connections. Nobody could make up for half an answer.
 func (e *engine) die() {
-	_ = e.Listener.Close()
-	e.CloseClientConnections()
+	close(e.dying)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if e.Config.Shutdown(ctx) != nil {
+		e.CloseClientConnections()
+	}
 }
 
 // compute looks a prompt up in the cache and adds it.
@@ -127,6 +134,11 @@ func (e *engine) chat(w http.ResponseWriter, r *http.Request) {
 	if !e.wait(r, time.Duration(tokens-cached)*e.perToken) {
 		return
 	}
+	select {
+	case <-e.dying:
+		panic(http.ErrAbortHandler)
+	default:
+	}
 	usage := fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`, tokens, q.MaxTokens, cached)
 	w.Header().Set("X-Engine", e.address)
 	if !q.Stream {
@@ -156,12 +168,14 @@ func (e *engine) chat(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":%s}\n\ndata: [DONE]\n\n", usage)
 }
 
-// wait computes, or notices that nobody wants the answer any more.
+// wait computes, or notices that nobody wants the answer any more, or that there will be none.
 func (e *engine) wait(r *http.Request, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return true
+	case <-e.dying:
 		return true
 	case <-r.Context().Done():
 		e.left()
