@@ -170,7 +170,7 @@ func (s *stack) startOracle(binary string, i int, listen, httpListen, worker str
 // startEnvoy starts Envoy; ports has the addresses that are known.
 func (s *stack) startEnvoy(binary string, ports map[string]string) error {
 	s.urls = make(map[string]string)
-	for _, name := range append(pickers(), plain, atOnceAuthz, pickedAuthz, pickedAuthzSocket, observed, duplex, "admin") {
+	for _, name := range append(ways(), duplex, "admin") {
 		a, err := free()
 		if err != nil {
 			return err

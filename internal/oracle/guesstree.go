@@ -59,7 +59,7 @@ func newGuessTree() guessTree { return guessTree{runs: make(map[runKey]*run)} }
 
 // match walks down as far as the chain goes on.
 func (t *guessTree) match(chain []block.ID, dst []index.Match) []index.Match {
-	start := len(dst)
+	found := dst[len(dst):]
 	var up *run
 	for depth := 0; depth < len(chain); {
 		r := t.runs[runKey{up, chain[depth]}]
@@ -67,29 +67,14 @@ func (t *guessTree) match(chain []block.ID, dst []index.Match) []index.Match {
 			break
 		}
 		n := common(r.ids, chain[depth:])
-		if up == nil {
-			dst = slices.Grow(dst, len(r.users))[:start+len(r.users)]
-			found := dst[start:]
-			clear(found)
-			for i, u := range r.users {
-				m := &found[i]
-				m.Target, m.Blocks[fleet.Device] = u.target, uint32(n)
-			}
-		} else {
-			found := dst[start:]
-			for _, u := range r.users {
-				found = found[seek(found, u.target):] // all of them are there
-				found[0].Blocks[fleet.Device] = uint32(depth + n)
-				found = found[1:]
-			}
-		}
+		found = r.name(found, depth+n)
 		if n < len(r.ids) {
 			break
 		}
 		up = r
 		depth += n
 	}
-	return dst
+	return append(dst, found...)
 }
 
 // layers is match with what many have alike said once.

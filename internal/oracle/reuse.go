@@ -21,8 +21,8 @@ import (
 // each block was used last is a table of fixed size that forgets: two that fall on one place push each other out.
 //
 // From how many of the blocks that are new come a second time it learns, too, how many requests go on from one. If each is
-// the last with the same chance, with the share r of the new that come again, they are r/(1-r): see policy.CostModel.Returns. What all share is new
-// once, so it does not count as what each goes on from.
+// the last with the same chance, with the share r of the new that come again, they are r/(1-r): see policy.CostModel.Returns.
+// What all share is new once, so it does not count as what each goes on from.
 type reuse struct {
 	used atomic.Pointer[[usedSlots]atomic.Uint64] // (name | 1 if it has come again)<<32 | 1/16 s; nil until something was used
 

@@ -59,8 +59,8 @@ func (v *verdict) write(w http.ResponseWriter) error {
 		h.Set("X-Envoy-Auth-Headers-To-Remove", keyChoice)
 	default:
 		h.Set(keyChoice, strings.Join(v.to, ","))
-		if v.answer != nil && v.answer.Decision != 0 {
-			h.Set(keyDecision, strconv.FormatUint(uint64(v.answer.Decision), 16))
+		if name := v.decision(); name != "" {
+			h.Set(keyDecision, name)
 		}
 	}
 	h["Date"] = nil // nobody reads it

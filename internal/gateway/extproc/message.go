@@ -88,8 +88,8 @@ func (v *verdict) metadata() *structpb.Struct {
 		return nil
 	}
 	words := map[string]*structpb.Value{keyChoice: structpb.NewStringValue(strings.Join(v.to, ","))}
-	if v.answer != nil && v.answer.Decision != 0 {
-		words[keyDecision] = structpb.NewStringValue(strconv.FormatUint(uint64(v.answer.Decision), 16))
+	if name := v.decision(); name != "" {
+		words[keyDecision] = structpb.NewStringValue(name)
 	}
 	return &structpb.Struct{Fields: map[string]*structpb.Value{
 		spaceBalancer: structpb.NewStructValue(&structpb.Struct{Fields: words}),

@@ -3,6 +3,7 @@ package extproc
 import (
 	"context"
 	"errors"
+	"strconv"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
@@ -18,6 +19,14 @@ type verdict struct {
 	answer  *oracle.Answer                // nil: nothing was decided
 	refusal *extprocv3.ProcessingResponse // instead of all that
 	length  int                           // of a body that is given back whole; -1: none is
+}
+
+// decision names what was decided, as the proxy is told it; empty: nothing was.
+func (v *verdict) decision() string {
+	if v.answer == nil || v.answer.Decision == 0 {
+		return ""
+	}
+	return strconv.FormatUint(uint64(v.answer.Decision), 16)
 }
 
 // longestName bounds the model's name and the salt of a request; longestSession its session's.
