@@ -15,7 +15,7 @@ class AsyncClient(Steps):
     def __init__(self, target, deadline=0.02, fleet_seconds=5.0):
         self._target, self._deadline, self._every = target, deadline, fleet_seconds
         self.core = Core()
-        self._wake, self._closing = asyncio.Event(), False
+        self._wake, self._closing, self._saying = asyncio.Event(), False, asyncio.Lock()
 
     async def __aenter__(self):
         self._own = isinstance(self._target, str)
@@ -53,15 +53,16 @@ class AsyncClient(Steps):
         return True
 
     async def flush(self, timeout=1.0):
-        while (request := self.core.take()) is not None:
-            try:
-                await self._record(request, timeout=timeout)
-            except BaseException as error:  # a cancelled call too: what it would have said is said later
-                self.core.put_back(request)
-                if not isinstance(error, grpc.RpcError):
-                    raise
-                return False
-        return True
+        async with self._saying:  # each call in it has a deadline
+            while (request := self.core.take()) is not None:
+                try:
+                    await self._record(request, timeout=timeout)
+                except BaseException as error:  # a cancelled call too: what it would have said is said later
+                    self.core.put_back(request)
+                    if not isinstance(error, grpc.RpcError):
+                        raise
+                    return False
+            return True
 
     def _tell(self, d, **step):
         self.core.tell(d, **step)

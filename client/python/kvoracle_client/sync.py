@@ -26,7 +26,7 @@ class Client(Steps):
             RECORD, progress_pb2.RecordProgressRequest.SerializeToString, progress_pb2.RecordProgressResponse.FromString)
         self._list = self._channel.unary_unary(
             LIST, fleet_pb2.ListWorkersRequest.SerializeToString, fleet_pb2.ListWorkersResponse.FromString)
-        self._wake, self._closing = threading.Event(), False
+        self._wake, self._closing, self._saying = threading.Event(), False, threading.Lock()
         self.refresh(timeout=1.0)
         self._thread = threading.Thread(target=self._run, name="kvoracle", daemon=True)
         self._thread.start()
@@ -48,14 +48,19 @@ class Client(Steps):
         return True
 
     def flush(self, timeout=1.0):
-        """Says what is still to be said. It says whether that worked."""
-        while (request := self.core.take()) is not None:
-            try:
-                self._record(request, timeout=timeout)
-            except grpc.RpcError:
-                self.core.put_back(request)
-                return False
-        return True
+        """Says what is still to be said. It says whether that worked: what another thread has taken is waited for."""
+        if not self._saying.acquire(timeout=timeout):
+            return False
+        try:
+            while (request := self.core.take()) is not None:
+                try:
+                    self._record(request, timeout=timeout)
+                except grpc.RpcError:
+                    self.core.put_back(request)
+                    return False
+            return True
+        finally:
+            self._saying.release()
 
     def close(self):
         self._closing = True

@@ -13,7 +13,7 @@ import grpc
 from kvoracle.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, route_pb2
 
 from kvoracle_client import AsyncClient, Client
-from kvoracle_client.core import packed, question
+from kvoracle_client.core import Decision, packed, question
 
 TOKENS = list(range(1, 50))
 SLOW = 20  # seconds: a busy machine is no reason to fall back
@@ -139,6 +139,30 @@ async def check_deadline(workers):
             check("async, no answer: waited", 0.2 < time.monotonic() - began < SLOW, True)
 
 
+async def taken(oracle):
+    """Whether the client's own thread or task took what there was to be said."""
+    for _ in range(6000):  # some 30 s
+        if not oracle.core._events:
+            return True
+        await asyncio.sleep(0.005)
+    return False
+
+
+async def check_flush_waits():
+    """A flush does not say that all was said while the client itself is still trying to."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        d = Decision("a", 0, "a:8000", decision_id="nobody's")
+        with Client(address) as oracle:
+            oracle.finished(d)
+            check("sync, no answer: taken", await taken(oracle), True)
+            check("sync, no answer: said", oracle.flush(timeout=0.1), False)
+        async with AsyncClient(address) as oracle:
+            oracle.finished(d)
+            check("async, no answer: taken", await taken(oracle), True)
+            check("async, no answer: said", await oracle.flush(timeout=0.1), False)
+
+
 async def main(address):
     check_packing()
     channel = grpc.insecure_channel(address)
@@ -153,6 +177,7 @@ async def main(address):
         fleet.RegisterWorker(fleet_pb2.RegisterWorkerRequest(spec=spec), timeout=SLOW)
 
     await check_lists_while_busy(address, fleet)
+    await check_flush_waits()
     await check_deadline(fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=SLOW).workers)
     oracle = Client(address, deadline=SLOW)
     check("sync: listed", oracle.refresh(timeout=SLOW), True)
@@ -160,12 +185,6 @@ async def main(address):
         check("async: listed", await aoracle.refresh(timeout=SLOW), True)
         life(oracle)
         await alife(aoracle)
-        # What the clients' own threads had taken may still be on its way; a flush after them says all.
-        for _ in range(200):
-            workers = fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=SLOW).workers
-            if not any(r.booked_requests for w in workers for r in w.ranks):
-                break
-            await asyncio.sleep(0.05)
         check_end(fleet, "both")
 
         said = oracle.route("demo", TOKENS)
