@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kvoracle/kvoracle/internal/gateway/extproc"
 )
@@ -48,5 +50,45 @@ func TestAuthz(t *testing.T) {
 	}
 	if got := r.counted("kvoracle.extproc.requests", "outcome=decided"); got != 1 {
 		t.Errorf("%d were decided, want 1", got)
+	}
+}
+
+// TestAuthzIsAnsweredWhereItIsRead: Envoy's questions are answered by the goroutine of their connection, unless they may wait: for a place
+// in a queue or for an engine, which nobody would give up when Envoy does.
+func TestAuthzIsAnsweredWhereItIsRead(t *testing.T) {
+	for _, tt := range []struct {
+		what string
+		cfg  Config
+		want bool
+	}{
+		{"at once", Config{}, true},
+		{"with a queue", Config{GatewayMaxQueue: time.Second}, false},
+		{"with a tokenizer", Config{TokenizeURL: "http://127.0.0.1:1"}, false},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			var isDirect atomic.Bool
+			r := upHTTP(t, tt.cfg, WithAuth(func(ctx context.Context, method string) (context.Context, error) {
+				if method == extproc.Process {
+					isDirect.Store(strings.Contains(string(debug.Stack()), "gateway/direct."))
+				}
+				return ctx, nil
+			}))
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.s.HTTPAddr().String()+"/envoy/v1/completions", strings.NewReader(gieBody))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("User-Agent", "envoy")
+			got, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = got.Body.Close()
+			if got.StatusCode != http.StatusOK || got.Header.Get(gieChoice) != "w1:8000" {
+				t.Errorf("%s %v", got.Status, got.Header)
+			}
+			if isDirect.Load() != tt.want {
+				t.Errorf("answered where it was read: %v, want %v", isDirect.Load(), tt.want)
+			}
+		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/gateway/direct"
 	"github.com/kvoracle/kvoracle/internal/gateway/dynamo"
 	"github.com/kvoracle/kvoracle/internal/gateway/httpjson"
 )
@@ -62,11 +63,25 @@ func hasLeft(ctx context.Context) bool {
 	return ok && isClosed(c)
 }
 
+// picksAtOnce says that no request of Envoy's waits for anything but a processor: so it need not be noticed meanwhile that its
+// caller leaves.
+func (s *Server) picksAtOnce() bool { return s.cfg.GatewayMaxQueue <= 0 && s.cfg.TokenizeURL == "" }
+
 // serveHTTP serves the door until the server is going, and then lets calls end, for as long as the drain may take.
 func (s *Server) serveHTTP() error {
 	door := s.newHTTP()
+	lis, wait := s.secure(s.web, s.cfg.clientAuth(false), "h2", "http/1.1"), func(context.Context) error { return nil }
+	if s.certs == nil && s.picksAtOnce() {
+		quick := direct.New(lis, direct.Config{
+			Prefix: authzPath, Handler: s.door, MaxHead: s.cfg.MaxHeaderBytes, MaxBody: s.cfg.ExtProcMaxBody,
+			HeadTimeout: door.ReadHeaderTimeout, ReadTimeout: door.ReadTimeout, WriteTimeout: door.WriteTimeout, IdleTimeout: door.IdleTimeout,
+			ConnContext: door.ConnContext, Guard: s.rescuedLoop,
+		})
+		defer func() { _ = quick.Close() }()
+		lis, wait = quick, quick.Wait
+	}
 	ended := make(chan error, 1)
-	go func() { ended <- door.Serve(s.secure(s.web, s.cfg.clientAuth(false), "h2", "http/1.1")) }()
+	go func() { ended <- door.Serve(lis) }()
 	select {
 	case err := <-ended:
 		return err
@@ -74,7 +89,7 @@ func (s *Server) serveHTTP() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.current.Load().DrainTimeout)
 	defer cancel()
-	err := door.Shutdown(ctx)
+	err := errors.Join(door.Shutdown(ctx), wait(ctx))
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("HTTP calls are cut: they did not end in time")
 		err = door.Close()
