@@ -13,9 +13,10 @@ var errSent = errors.New("direct: the answer was sent")
 
 // answer is an http.ResponseWriter that writes all at once.
 type answer struct {
+	s       *Server
 	conn    net.Conn
 	isHead  bool // the request is HEAD: no body is sent
-	isLast  bool // of the connection
+	isLast  bool // of the connection; known when it is sent
 	timeout time.Duration
 
 	header http.Header
@@ -51,7 +52,7 @@ func (a *answer) FlushError() error {
 	if a.isSent {
 		return a.err
 	}
-	a.isSent = true
+	a.isSent, a.isLast = true, a.s.closes()
 	a.WriteHeader(http.StatusOK)
 	out := a.out[:0]
 	out = append(out, "HTTP/1.1 "...)

@@ -144,6 +144,13 @@ func (s *Server) mark(conn net.Conn, isIdle bool) bool {
 	return !s.isClosing || !isIdle
 }
 
+// closes says whether the server is closing.
+func (s *Server) closes() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.isClosing
+}
+
 func (s *Server) forget(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +172,7 @@ func (s *Server) serve(conn net.Conn) error {
 	ctx, cancel := context.WithCancel(s.cfg.ConnContext(context.Background(), conn))
 	defer cancel()
 	b := &bytesOf{conn: conn, buf: make([]byte, buffered)}
-	a := &answer{conn: conn, timeout: s.cfg.WriteTimeout, header: make(http.Header)}
+	a := &answer{s: s, conn: conn, timeout: s.cfg.WriteTimeout, header: make(http.Header)}
 	patience := s.cfg.HeadTimeout
 	for {
 		if b.from == b.to {
@@ -210,9 +217,6 @@ func (s *Server) serve(conn net.Conn) error {
 func (s *Server) answer(a *answer, r *http.Request, b *bytesOf) error {
 	clear(a.header)
 	a.code, a.body, a.isSent, a.err, a.isHead = 0, a.body[:0], false, nil, r.Method == http.MethodHead
-	s.mu.Lock()
-	a.isLast = s.isClosing
-	s.mu.Unlock()
 	s.cfg.Handler.ServeHTTP(a, r)
 	if err := a.FlushError(); err != nil {
 		return err

@@ -192,6 +192,24 @@ func TestConnectionIsOursUntilItIsNot(t *testing.T) {
 	next(byOther, asked)
 }
 
+// Of a connection that was handed on it can be asked whether the other side has left, as of any other.
+func TestHandedConnectionHasItsFile(t *testing.T) {
+	conn := start(t, nil).dial()
+	raw, err := (&handed{Conn: conn}).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hasFile := false
+	if err := raw.Control(func(uintptr) { hasFile = true }); err != nil || !hasFile {
+		t.Errorf("got %v, %v", hasFile, err)
+	}
+	one, other := net.Pipe()
+	defer func() { _, _ = one.Close(), other.Close() }()
+	if _, err := (&handed{Conn: one}).SyscallConn(); err == nil {
+		t.Error("a pipe has a file")
+	}
+}
+
 // What is not plain, or not there as a whole, is net/http's to judge.
 func TestDoubtfulIsLeftToNetHTTP(t *testing.T) {
 	r := start(t, nil)
@@ -213,6 +231,10 @@ func TestDoubtfulIsLeftToNetHTTP(t *testing.T) {
 		{"a body beyond the limit", "POST /ours/ HTTP/1.1\r\nHost: h\r\nContent-Length: 100001\r\n\r\n" + long, 200},
 		{"a head beyond the limit", "GET /ours/ HTTP/1.1\r\nHost: h\r\nX-A: " + long[:1000] + "\r\n\r\n", 200},
 		{"a wish to close", "GET /ours/ HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", 200},
+		{"a wish to be told to go on", "POST /ours/ HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\na", 100},
+		{"a wish for what is new", "GET /ours/ HTTP/1.1\r\nHost: h\r\nPragma: no-cache\r\n\r\n", 200},
+		{"a byte that is no text", "GET /ours/ HTTP/1.1\r\nHost: h\r\nX-A: a\x00b\r\n\r\n", 400},
+		{"a method that is none", "G(T /ours/ HTTP/1.1\r\nHost: h\r\n\r\n", 400},
 		{"no path", "GET * HTTP/1.1\r\nHost: h\r\n\r\n", 200},
 		{"nonsense", "\x16\x03\x01\x00\x00\r\n\r\n", 400},
 	} {
@@ -382,7 +404,7 @@ func TestCloseLetsRequestsEnd(t *testing.T) {
 	in := bufio.NewReader(idle)
 	write(t, idle, "GET /ours/ HTTP/1.1\r\nHost: h\r\n\r\n")
 	answerOf(t, in)
-	write(t, busy, ask)
+	write(t, busy, ask+"GET /ours/ HTTP/1.1\r\nHost: h\r\n\r\n") // whose second will not be answered
 	<-begun
 	if err := r.s.Close(); err != nil {
 		t.Fatal(err)
@@ -409,7 +431,7 @@ func TestCloseLetsRequestsEnd(t *testing.T) {
 	}
 	close(release)
 	in = bufio.NewReader(busy)
-	if by, code, body, isLast := answerOf(t, in); by != byUs || code != http.StatusOK || body != asked {
+	if by, code, body, isLast := answerOf(t, in); by != byUs || code != http.StatusOK || body != asked || !isLast {
 		t.Errorf("got %d by %q, last: %v: %s", code, by, isLast, body)
 	}
 	if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
