@@ -82,7 +82,7 @@ func (f *feed) capacity(w *fleet.Worker) int {
 }
 
 // correct holds an outcome against what was guessed, both in tokens of a prompt, of which chain is what the target still
-// has: it has computed it just now. size is the block size.
+// has: it has computed it just now. cached is at least 0; size is the block size.
 func (f *feed) correct(chain []block.ID, as form, guessed, cached, size int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,7 +90,7 @@ func (f *feed) correct(chain []block.ID, as form, guessed, cached, size int) {
 	if a == nil || guessed <= 0 {
 		return
 	}
-	share := min(1, float64(max(cached, 0))/float64(guessed))
+	share := min(1, float64(cached)/float64(guessed))
 	a.credit = max(approxLeast, a.credit+approxWeight*(share-a.credit))
 	f.sayCredit(as)
 	switch {
