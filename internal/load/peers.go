@@ -1,7 +1,6 @@
 package load
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -28,8 +27,7 @@ type Peers struct {
 	worked  int64            // the clock's step to which they were worked off
 	flips   uint64           // the tracker's at that time
 
-	all, fresh, work, kv int   // how many there are, and of those how many said what; see said
-	stale                int64 // on the tracker's clock, no report gets too old before
+	all, fresh, work, kv int // how many there are, and of those how many said what; see said
 
 	asked   bool // reports have changed since what follows was found
 	missing gap
@@ -47,14 +45,12 @@ type link struct {
 	said    said   // as counted
 }
 
-const never = math.MaxInt64
-
 // Peers begins to follow targets; those it does not know are left out. All count as changed. A target has one Peers: the
 // one that it had before forgets it and must not be asked any more.
 func (t *Tracker) Peers(ids []fleet.TargetID) *Peers {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := &Peers{t: t, ids: slices.Clone(ids), stale: never, asked: true, missing: gap{kvUsed: unknownKV}}
+	p := &Peers{t: t, ids: slices.Clone(ids), asked: true, missing: gap{kvUsed: unknownKV}}
 	for _, id := range p.ids {
 		g := t.target(id)
 		if g == nil {
@@ -100,7 +96,7 @@ func (p *Peers) Changes(now time.Time, n *News) {
 	defer t.mu.Unlock()
 	t.tick(now)
 	p.workOff()
-	p.age()
+	t.age()
 	p.impute()
 
 	n.IDs, n.States, n.Moved = n.IDs[:0], n.States[:0], n.Moved[:0]
@@ -159,7 +155,7 @@ func (p *Peers) wait(g *target, waits bool) {
 	p.waiting = p.waiting[:last-1]
 }
 
-// report takes in that a target has a new report.
+// report takes in that a target has a new report, or none any more that is believed.
 func (p *Peers) report(g *target) {
 	p.asked = true
 	p.tally(g)
@@ -179,7 +175,6 @@ func (p *Peers) tally(g *target) {
 	r, now := &g.report, said{}
 	if p.t.isFresh(r) {
 		now = said{fresh: true, work: r.counted, kv: r.kvUsed >= 0}
-		p.stale = min(p.stale, r.at+int64(p.t.cfg.MaxReportAge))
 	}
 	p.count(g.said, -1)
 	p.count(now, 1)
@@ -214,26 +209,6 @@ func (p *Peers) workOff() {
 		t.presume(g)
 		if moved && !g.noted && g.prefills.first != nil {
 			p.moved = append(p.moved, g.id)
-		}
-	}
-}
-
-// age finds the reports that have become too old. It looks at everybody, but only when the oldest one may be.
-func (p *Peers) age() {
-	if p.t.clock <= p.stale {
-		return
-	}
-	p.stale = never
-	for _, id := range p.ids {
-		g := p.t.target(id)
-		if g == nil || g.peers != p {
-			continue
-		}
-		before := g.said
-		p.tally(g)
-		if g.said != before {
-			p.asked = true
-			p.note(g)
 		}
 	}
 }

@@ -65,9 +65,24 @@ func audit(t *testing.T, tr *Tracker) {
 	if onGateway != 0 {
 		t.Errorf("gateways' lists are short of %d bookings", onGateway)
 	}
+	fresh, all := 0, 0
+	for g, before := tr.believed.first, (*target)(nil); g != nil; g, before = g.newer, g {
+		if all++; !g.isIn || g.older != before || tr.target(g.id) != g || before != nil && before.report.at > g.report.at {
+			t.Fatalf("target %d is believed after %+v", g.id, before)
+		}
+		if tr.isFresh(&g.report) {
+			fresh++
+		}
+	}
 	for id, g := range tr.targets {
 		if g == nil {
 			continue
+		}
+		if tr.isFresh(&g.report) {
+			fresh--
+		}
+		if g.isIn {
+			all--
 		}
 		want := sums[id]
 		if n := count(&g.bookings); n != listed[id] || len(g.ends) != timed[id] {
@@ -80,6 +95,9 @@ func audit(t *testing.T, tr *Tracker) {
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("target %d:\ngot  %+v\nwant %+v", id, got, want)
 		}
+	}
+	if fresh != 0 || all != 0 {
+		t.Errorf("%d believed reports and %d targets are not listed as believed", -fresh, -all)
 	}
 }
 

@@ -105,6 +105,7 @@ func (t *Tracker) Report(id fleet.TargetID, s Sample, now time.Time) (Belief, er
 		r.kvUsed = min(float64(s.UsedBlocks.read())/float64(total), 1)
 	}
 	t.count.Samples++
+	t.believed.hear(g)
 	if g.peers != nil {
 		g.peers.report(g)
 	}

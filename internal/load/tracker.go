@@ -37,6 +37,7 @@ type Tracker struct {
 	flips    uint64           // how often one has changed
 	presumed []Presumption    // see Presumed
 	leases   list
+	believed believed
 	free     *booking // ended ones for reuse, linked through links[byLease].next
 	chosen   uint64   // bookings ever made
 
@@ -48,7 +49,8 @@ type Tracker struct {
 
 // target is one target's record.
 type target struct {
-	link // to its peers
+	link    // to its peers
+	hearing // among all that are believed
 
 	id       fleet.TargetID
 	bookings list
@@ -131,6 +133,7 @@ func (t *Tracker) Drop(id fleet.TargetID) (released int) {
 	if g.peers != nil {
 		g.peers.leave(g)
 	}
+	t.believed.forget(g)
 	t.targets[id] = nil
 	t.known--
 	t.count.Dropped += uint64(released)
