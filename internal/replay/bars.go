@@ -142,12 +142,15 @@ func (r *Report) Bars() []Bar {
 	}
 	add("p99-best-rival-worst", r.ratios(r.Loads, r.againstBest(p99TTFT)).worst(false), 1.05, false, "p99 TTFT, ours / the cell's best rival's, worst cell")
 
-	var capacity, wrong, blind, alone samples
+	var capacity, promise, wrong, blind, alone samples
 	for i := range r.Cells {
 		c := &r.Cells[i]
 		best := r.bestCapacity(c)
-		if v, ok := c.Capacities[Ours]; ok && best > 0 {
-			capacity = append(capacity, sample{v / best, c.Name})
+		if v, ok := c.Capacities[Ours]; ok && best.TTFT > 0 {
+			capacity = append(capacity, sample{v.TTFT / best.TTFT, c.Name})
+		}
+		if v, ok := c.Capacities[Ours]; ok && best.Promise > 0 {
+			promise = append(promise, sample{v.Promise / best.Promise, c.Name})
 		}
 		for _, load := range r.Loads {
 			where := fmt.Sprintf("%s at %.1f", c.Name, load)
@@ -165,20 +168,23 @@ func (r *Report) Bars() []Bar {
 			}
 		}
 	}
-	add("capacity-worst", capacity.worst(true), 1, true, "capacity, ours / the cell's best rival's, worst cell")
+	add("capacity-worst", capacity.worst(true), 1, true, "highest load with p90 TTFT as promised, ours / the cell's best rival's, worst cell")
 	add("capacity-median", capacity.median(), 1.1, true, "the same, median")
+	add("capacity-tpot-worst", promise.worst(true), 1, true, "highest load with p90 TTFT and mean TPOT as promised, ours / the cell's best rival's, worst cell")
+	add("capacity-tpot-median", promise.median(), 1.1, true, "the same, median")
 	add("wrong-prior-worst", wrong.worst(false), 1.03, false, "mean TTFT, prefill believed 4 times off / rightly, worst")
 	add("decisions-only-worst", blind.worst(false), 1, false, "mean TTFT, knowing own decisions only / SGLang, worst")
 	add("unshared-worst", alone.worst(false), 1.02, false, "mean TTFT without shared prefixes, ours / least loaded, worst")
 	return out
 }
 
-// bestCapacity is that of the cell's best rival; 0: none was measured.
-func (r *Report) bestCapacity(c *CellReport) float64 {
-	best := 0.0
+// bestCapacity is that of the cell's best rival, which need not be the same one for both; 0: none was measured.
+func (r *Report) bestCapacity(c *CellReport) Capacity {
+	var best Capacity
 	for _, l := range r.Policies {
 		if l.IsRival {
-			best = max(best, c.Capacities[l.Name])
+			v := c.Capacities[l.Name]
+			best.TTFT, best.Promise = max(best.TTFT, v.TTFT), max(best.Promise, v.Promise)
 		}
 	}
 	return best

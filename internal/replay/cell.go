@@ -52,9 +52,16 @@ type Scale struct {
 	Unloaded sim.Result
 }
 
-// keeps reports whether a result keeps the promise.
-func (s *Scale) keeps(r *sim.Result) bool {
-	return r.N > 0 && r.TTFT.P90 <= s.TTFT90 && r.TPOT.Mean <= s.TPOT
+// starts reports whether a result keeps what is promised of first tokens.
+func (s *Scale) starts(r *sim.Result) bool { return r.N > 0 && r.TTFT.P90 <= s.TTFT90 }
+
+// keeps reports whether a result keeps the whole promise.
+func (s *Scale) keeps(r *sim.Result) bool { return s.starts(r) && r.TPOT.Mean <= s.TPOT }
+
+// Capacity is how much load a policy can take, in units of load 1; 0: not even hardly any.
+type Capacity struct {
+	// TTFT is the highest load at which p90 TTFT is as promised, Promise the highest at which mean TPOT is so, too.
+	TTFT, Promise float64
 }
 
 const (
@@ -117,13 +124,41 @@ func (c *Cell) scale(reference *Contestant) (Scale, error) {
 		return Scale{}, fmt.Errorf("%s: no request that is measured fits into an engine's memory of %d tokens", c.Name(), c.Model.KVTokens)
 	}
 	s := Scale{TTFT90: ttftSlack * idle.TTFT.P90, TPOT: tpotSlack * idle.TPOT.Mean, Unloaded: idle}
-	s.Full, err = c.search(&s, reference, light*8)
+	s.Full, err = c.search(c.runs(reference), s.keeps, light*8)
 	s.Full = max(s.Full, light) // there it keeps the promise: it was made of it
 	return s, err
 }
 
-// search finds the highest load at which a contestant keeps the promise, starting from a guess. 0: it keeps it at none.
-func (c *Cell) search(s *Scale, p *Contestant, guess float64) (float64, error) {
+// runs serves the cell with a contestant, once for each load.
+func (c *Cell) runs(p *Contestant) func(load float64) (*sim.Result, error) {
+	known := map[float64]*sim.Result{}
+	return func(load float64) (*sim.Result, error) {
+		r := known[load]
+		if r != nil {
+			return r, nil
+		}
+		got, err := c.run(p, load, 1, false)
+		known[load] = &got
+		return &got, err
+	}
+}
+
+// capacity searches for how much load a contestant can take.
+func (c *Cell) capacity(s *Scale, p *Contestant) (Capacity, error) {
+	run := c.runs(p)
+	promise := s.Full // by its definition, of the reference
+	if !p.IsReference {
+		var err error
+		if promise, err = c.search(run, s.keeps, s.Full); err != nil {
+			return Capacity{}, err
+		}
+	}
+	ttft, err := c.search(run, s.starts, max(promise, s.Full/8))
+	return Capacity{TTFT: max(ttft, promise) / s.Full, Promise: promise / s.Full}, err
+}
+
+// search finds the highest load at which a contestant's runs keep something, starting from a guess. 0: they keep it at none.
+func (c *Cell) search(run func(float64) (*sim.Result, error), keeps func(*sim.Result) bool, guess float64) (float64, error) {
 	if c.Workload.IsClosed {
 		guess = max(math.Round(guess), 1)
 	}
@@ -131,11 +166,11 @@ func (c *Cell) search(s *Scale, p *Contestant, guess float64) (float64, error) {
 	const steps = 40 // more than any search takes
 	at, step := guess, 1.25
 	for range steps {
-		r, err := c.run(p, at, 1, false)
+		r, err := run(at)
 		if err != nil {
 			return 0, err
 		}
-		if s.keeps(&r) {
+		if keeps(r) {
 			lo = at
 		} else {
 			hi = at

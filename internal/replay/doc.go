@@ -8,8 +8,9 @@
 //
 //	p90 TTFT <= 4 * unloaded p90 TTFT   and   mean TPOT <= 3 * unloaded mean TPOT
 //
-// and load 1 is the highest at which the reference keeps it, found by doubling and halving to 2 %. The capacity of a
-// policy is the highest load at which it keeps the same promise, in units of load 1. In an open loop load is the speed at
+// and load 1 is the highest at which the reference keeps it, found by doubling and halving to 2 %. The Capacity of a
+// policy is the highest load at which it keeps the first half of the promise, in units of load 1, and beside it the highest
+// at which it keeps both. In an open loop load is the speed at
 // which the trace's arrivals come, in a closed one the number of users.
 //
 // # Fairness

@@ -60,7 +60,7 @@ func (r *Report) htmlCell(p *page, c *CellReport) {
 }
 
 func (r *Report) htmlTable(p *page, c *CellReport, load float64) {
-	p.f("<table>\n<tr><th>at load %.2g</th><th>TTFT mean, s</th><th>p50</th><th>p90</th><th>p99</th><th>TPOT mean, ms</th><th>cached</th><th>imbalance</th><th>capacity</th></tr>\n", load)
+	p.f("<table>\n<tr><th>at load %.2g</th><th>TTFT mean, s</th><th>p50</th><th>p90</th><th>p99</th><th>TPOT mean, ms</th><th>cached</th><th>imbalance</th><th>capacity by p90 TTFT</th><th>and by mean TPOT</th></tr>\n", load)
 	for _, l := range r.Policies {
 		x := c.At(l.Name, load)
 		if x == nil {
@@ -70,14 +70,14 @@ func (r *Report) htmlTable(p *page, c *CellReport, load float64) {
 		if l.IsOurs {
 			class = ` class="ours"`
 		}
-		capacity := "-"
+		capacity, promise := "-", "-"
 		if v, ok := c.Capacities[l.Name]; ok {
-			capacity = number(v, 2)
+			capacity, promise = number(v.TTFT, 2), number(v.Promise, 2)
 		}
 		t := &x.Result.TTFT
-		p.f("<tr%s><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%.1f %%</td><td>%s</td><td>%s</td></tr>\n", class, html.EscapeString(l.Title),
+		p.f("<tr%s><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%.1f %%</td><td>%s</td><td>%s</td><td>%s</td></tr>\n", class, html.EscapeString(l.Title),
 			number(t.Mean, 3), number(t.P50, 3), number(t.P90, 3), number(t.P99, 3), number(x.Result.TPOT.Mean*1e3, 1),
-			100*x.Result.CachedShare, number(x.Result.Imbalance, 2), capacity)
+			100*x.Result.CachedShare, number(x.Result.Imbalance, 2), capacity, promise)
 	}
 	p.f("</table>\n")
 }
@@ -112,7 +112,7 @@ func (r *Report) pictures(c *CellReport, load float64) []string {
 		}
 		cached = append(cached, bar{l.Title, palette(i), fmt.Sprintf("%.1f %%", 100*x.Result.CachedShare), x.Result.CachedShare})
 		if v, ok := c.Capacities[l.Name]; ok {
-			capacity = append(capacity, bar{l.Title, palette(i), number(v, 2), v})
+			capacity = append(capacity, bar{l.Title, palette(i), number(v.TTFT, 2), v.TTFT})
 		}
 		if len(x.Kept) > 0 {
 			s := line
@@ -129,7 +129,7 @@ func (r *Report) pictures(c *CellReport, load float64) []string {
 	}
 	out = append(out, barsSVG("Prompt tokens served from the cache", cached))
 	if len(capacity) > 0 {
-		out = append(out, barsSVG("Capacity: highest load that keeps the promise", capacity))
+		out = append(out, barsSVG("Capacity: highest load with p90 TTFT as promised", capacity))
 	}
 	return out
 }

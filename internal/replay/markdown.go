@@ -196,7 +196,17 @@ func (r *Report) writeCapacity(p *page) {
 	if !slices.ContainsFunc(r.Cells, func(c CellReport) bool { return len(c.Capacities) > 0 }) {
 		return
 	}
-	p.f("## Capacity: the highest load that keeps the promise\n\nIn units of load 1. Searches end within %.0f %%; the best rival in bold.\n\n", (precision-1)*100)
+	p.f("## Capacity: the highest load that keeps p90 TTFT\n\nIn units of load 1. Searches end within %.0f %%; the best rival in bold. How long output tokens take is not looked at.\n\n", (precision-1)*100)
+	r.writeCapacities(p, func(v Capacity) float64 { return v.TTFT })
+	p.f("\nThe same, and mean TPOT as promised, which is the stricter promise that load 1 is made of:\n\n")
+	r.writeCapacities(p, func(v Capacity) float64 { return v.Promise })
+	p.f("\nHere what ends kvoracle's is mean TPOT nearly everywhere, with p90 TTFT at a fifth to a half of its promise: prefills go where first\n" +
+		"tokens come soonest, which is evenly, and each stalls what decodes there. Rules that let prompts queue at few engines stall fewer\n" +
+		"sequences. A price on that moves the end and costs time to first token; nobody says what one is worth in terms of the other, so\n" +
+		"there is none (`go test -v -run CapacityEndsByStalls ./internal/replay` shows both).\n\n")
+}
+
+func (r *Report) writeCapacities(p *page, of func(Capacity) float64) {
 	head := []string{"cell"}
 	for _, l := range r.Policies {
 		head = append(head, l.Title)
@@ -204,25 +214,21 @@ func (r *Report) writeCapacity(p *page) {
 	p.head(head...)
 	for i := range r.Cells {
 		c := &r.Cells[i]
-		best := r.bestCapacity(c)
+		best := of(r.bestCapacity(c))
 		cells := []string{c.Name}
 		for _, l := range r.Policies {
 			v, ok := c.Capacities[l.Name]
 			switch {
 			case !ok:
 				cells = append(cells, "")
-			case l.IsRival && v == best:
-				cells = append(cells, "**"+number(v, 2)+"**")
+			case l.IsRival && of(v) == best:
+				cells = append(cells, "**"+number(of(v), 2)+"**")
 			default:
-				cells = append(cells, number(v, 2))
+				cells = append(cells, number(of(v), 2))
 			}
 		}
 		p.row(cells...)
 	}
-	p.f("\nWhat ends kvoracle's is mean TPOT nearly everywhere, with p90 TTFT at a fifth to a half of its promise: prefills go where first\n" +
-		"tokens come soonest, which is evenly, and each stalls what decodes there. Rules that let prompts queue at few engines stall fewer\n" +
-		"sequences. A price on that moves the end and costs time to first token; nobody says what one is worth in terms of the other, so\n" +
-		"there is none (`go test -v -run CapacityEndsByStalls ./internal/replay` shows both).\n\n")
 }
 
 func (r *Report) writeTails(p *page) {

@@ -57,7 +57,7 @@ type CellReport struct {
 	IsClosed                     bool
 	Scale                        Scale
 	Points                       []Point
-	Capacities                   map[string]float64 // by policy, in units of load 1
+	Capacities                   map[string]Capacity // by policy
 	Degrees                      []Point
 }
 
@@ -163,7 +163,7 @@ func (w *crew) do(what string, f func() error) error {
 func (w *crew) cell(c *Cell, rep *CellReport, isFirst bool) error {
 	*rep = CellReport{
 		Name: c.Name(), Workload: c.Workload.Name, Title: c.Workload.Title, Model: c.Model.Name, Engines: c.Engines,
-		Requests: len(c.Workload.Trace.Requests), IsClosed: c.Workload.IsClosed, Capacities: map[string]float64{},
+		Requests: len(c.Workload.Trace.Requests), IsClosed: c.Workload.IsClosed, Capacities: map[string]Capacity{},
 	}
 	reference, _ := ByName(Contestants(), []string{Informed})
 	if err := w.do(c.Name(), func() (err error) {
@@ -190,14 +190,10 @@ func (w *crew) cell(c *Cell, rep *CellReport, isFirst bool) error {
 		if w.plan.Capacity != nil && w.plan.Capacity(p) {
 			group.Go(func() error {
 				return w.do(c.Name(), func() error {
-					v := rep.Scale.Full
-					var err error
-					if !p.IsReference {
-						v, err = c.search(&rep.Scale, p, rep.Scale.Full)
-					}
+					v, err := c.capacity(&rep.Scale, p)
 					mu.Lock()
 					defer mu.Unlock()
-					rep.Capacities[p.Name] = v / rep.Scale.Full
+					rep.Capacities[p.Name] = v
 					return err
 				})
 			})

@@ -86,11 +86,11 @@ func TestRun(t *testing.T) {
 					t.Errorf("%s, %s at %v: %d requests kept", c.Name, l.Name, load, got)
 				}
 			}
-			if c.Capacities[l.Name] <= 0 {
+			if c.Capacities[l.Name].Promise <= 0 || c.Capacities[l.Name].TTFT < c.Capacities[l.Name].Promise {
 				t.Errorf("%s, %s: capacity %v", c.Name, l.Name, c.Capacities[l.Name])
 			}
 		}
-		if c.Capacities[Informed] != 1 {
+		if c.Capacities[Informed].Promise != 1 {
 			t.Errorf("%s: the reference's capacity is %v", c.Name, c.Capacities[Informed])
 		}
 		// Load 1 is where the promise ends.
@@ -257,7 +257,7 @@ func TestBars(t *testing.T) {
 			Degrees: []Point{
 				point(Ours, 0.9, ours, 5), point(PriorHigh, 0.9, 1.1*ours, 5), point(PriorLow, 0.9, ours, 5), point(DecisionsOnly, 0.9, 3, 5),
 			},
-			Capacities: map[string]float64{Ours: capacity, Informed: 9, Dynamo: 0.8, SGLang: 0.5},
+			Capacities: map[string]Capacity{Ours: {capacity, capacity / 2}, Informed: {9, 9}, Dynamo: {0.8, 0.4}, SGLang: {0.5, 0.5}},
 		}
 	}
 	rep := Report{
@@ -283,6 +283,8 @@ func TestBars(t *testing.T) {
 		"p99-best-rival-worst":     "1.250 short, a at 0.9",
 		"capacity-worst":           "0.750 short, b",
 		"capacity-median":          "1.125 ok, of 3 cells",
+		"capacity-tpot-worst":      "0.600 short, b",
+		"capacity-tpot-median":     "0.900 short, of 3 cells",
 		"wrong-prior-worst":        "1.100 short, a at 0.9, prior_x4",
 		"decisions-only-worst":     "1.500 short, unshared at 0.9",
 		"unshared-worst":           "1.125 short, unshared at 0.9",

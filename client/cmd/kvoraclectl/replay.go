@@ -145,15 +145,15 @@ func (c *replayCmd) print(w io.Writer, r *replay.Report) error {
 	for _, load := range r.Loads {
 		fmt.Fprintf(w, "\nload %.2g\n", load)
 		tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
-		fmt.Fprintln(tw, "policy\tTTFT mean\tp50\tp90\tp99\tTPOT mean\tcached\timbalance\tcapacity\t")
+		fmt.Fprintln(tw, "policy\tTTFT mean\tp50\tp90\tp99\tTPOT mean\tcached\timbalance\tcapacity by p90 TTFT\tand by mean TPOT\t")
 		for _, l := range r.Policies {
 			x := cell.At(l.Name, load)
 			if x == nil {
 				continue
 			}
-			capacity := ""
+			capacity := "\t"
 			if v, ok := cell.Capacities[l.Name]; ok {
-				capacity = fmt.Sprintf("%.2f", v)
+				capacity = fmt.Sprintf("%.2f\t%.2f", v.TTFT, v.Promise)
 			}
 			t := &x.Result.TTFT
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%.1f %%\t%.2f\t%s\t\n", l.Title, span(t.Mean), span(t.P50), span(t.P90), span(t.P99),
