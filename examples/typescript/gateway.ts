@@ -80,16 +80,22 @@ function tell(decision: string, step: object): void {
   if (decision && queue.length < mostQueued) queue.push({decision_id: decision, ...step});
 }
 
+let isFlushing = false; // one at a time, or a request's end could overtake its first token
+
 async function flush(): Promise<void> {
-  while (queue.length > 0) {
-    const events = queue.splice(0, 1000);
-    try {
+  if (isFlushing) return;
+  isFlushing = true;
+  try {
+    while (queue.length > 0) {
+      const events = queue.splice(0, 1000);
       await fetch(`${oracle}/v1/progress`, {
         method: 'POST', headers: {'content-type': 'application/json'}, body: JSON.stringify({events}), signal: AbortSignal.timeout(2000),
       });
-    } catch {
-      return; // it is away, and will have forgotten them when it is back
     }
+  } catch {
+    // it is away, and will have forgotten them when it is back
+  } finally {
+    isFlushing = false;
   }
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,7 +22,7 @@ import (
 func startBridge(t *testing.T, oracle string, engines ...string) (ops string) {
 	t.Helper()
 	bin, file := build(t, "client/cmd/kvoraclectl"), filepath.Join(t.TempDir(), "bridge.yaml")
-	ops = freePorts(t, 1)[0]
+	ops = freePort(t)
 	var yaml strings.Builder
 	fmt.Fprintf(&yaml, "oracle: %s\nlisten: %s\nengines:\n", oracle, ops)
 	for _, e := range engines {
@@ -64,27 +63,6 @@ func startBridge(t *testing.T, oracle string, engines ...string) (ops string) {
 		t.Fatal("not every rank is heard and told after three minutes")
 	}
 	return ops
-}
-
-// portNumbers are ports that nobody listens on at the moment, below those that systems give out by themselves: who binds
-// them half a minute later, as vLLM does, would often find that a connection of its own has taken one.
-func portNumbers(t *testing.T, n int) []int {
-	t.Helper()
-	var ports []int
-	for port := 20_000 + os.Getpid()%8000; len(ports) < n; port++ {
-		if port > 30_000 {
-			t.Fatalf("found %d free ports of %d", len(ports), n)
-		}
-		lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		if err := lis.Close(); err != nil {
-			t.Fatal(err)
-		}
-		ports = append(ports, port)
-	}
-	return ports
 }
 
 // answers waits until an address answers 200; false: it did not in time, or its process has ended.

@@ -82,18 +82,6 @@ func TestHTTPDoc(t *testing.T) {
 	runBlocks(t, filepath.Join("..", "..", "docs", "http.md"), t.TempDir(), nil, strings.NewReplacer("127.0.0.1:7072", s.http))
 }
 
-// freePorts are addresses that nobody listens on at the moment.
-func freePorts(t *testing.T, n int) []string {
-	t.Helper()
-	var out []string
-	for len(out) < n {
-		if at := freePort(t); !slices.Contains(out, at) {
-			out = append(out, at)
-		}
-	}
-	return out
-}
-
 // TestAdoptingDoc runs the commands of docs/adopting.md on the built programs, and looks for each metric that it names.
 func TestAdoptingDoc(t *testing.T) {
 	t.Parallel()
@@ -109,10 +97,9 @@ func TestAdoptingDoc(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	})
-	ports := freePorts(t, 3)
 	doc := filepath.Join("..", "..", "docs", "adopting.md")
 	runBlocks(t, doc, dir, []string{"PATH=" + programs + string(os.PathListSeparator) + os.Getenv("PATH")},
-		strings.NewReplacer("127.0.0.1:7070", ports[0], "127.0.0.1:7071", ports[1], "127.0.0.1:7072", ports[2]))
+		strings.NewReplacer("127.0.0.1:7070", freePort(t), "127.0.0.1:7071", freePort(t), "127.0.0.1:7072", freePort(t)))
 
 	text, err := os.ReadFile(doc)
 	if err != nil {

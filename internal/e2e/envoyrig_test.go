@@ -87,20 +87,43 @@ func newStackAt(t *testing.T, listen string, capacity int, args ...string) *stac
 	return s
 }
 
-// freePort is an address that was free a moment ago, among those that the system gives to nobody by itself: it stays free
-// while its server is away.
-func freePort(t *testing.T) string {
+// ports were given out to some test. None is given to two: it may be taken half a minute later only, or be left for a while by a
+// server that is away.
+var ports struct {
+	mu    sync.Mutex
+	given map[int]bool
+}
+
+// portNumber is a port that was free a moment ago, among those that the system gives to nobody by itself: no connection has one,
+// and it stays free while its server is away.
+func portNumber(t *testing.T) int {
 	t.Helper()
-	for range 100 {
-		lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(22_000)))
+	ports.mu.Lock()
+	defer ports.mu.Unlock()
+	for range 1000 {
+		port := 10_000 + rand.IntN(22_000)
+		if ports.given[port] {
+			continue
+		}
+		lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
 			continue
 		}
-		_ = lis.Close() // it was only asked for its address
-		return lis.Addr().String()
+		_ = lis.Close() // it was only asked whether it is free
+		if ports.given == nil {
+			ports.given = make(map[int]bool)
+		}
+		ports.given[port] = true
+		return port
 	}
 	t.Fatal("no port is free")
-	return ""
+	return 0
+}
+
+// freePort is a portNumber's address.
+func freePort(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("127.0.0.1:%d", portNumber(t))
 }
 
 func (s *stack) startOracle(listen string) {
@@ -194,6 +217,19 @@ lines:
 	return sum
 }
 
+// becomes waits until a metric is what it should be: what is counted is counted a moment after it was done.
+func (s *stack) becomes(want float64, what, name string, words ...string) {
+	s.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for got := s.metric(name, words...); got != want; got = s.metric(name, words...) {
+		if time.Now().After(deadline) {
+			s.t.Errorf("%v %s, want %v", got, what, want)
+			return
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
 // until waits for something to come true.
 func (s *stack) until(what string, isSo func() bool) {
 	s.t.Helper()
@@ -242,6 +278,10 @@ func (s *stack) startEnvoy(m mode) {
 		}
 	}
 	replace("message_timeout: 0.1s ", "message_timeout: "+s.patience+" ")
+	replace("    connect_timeout: 0.1s", "    connect_timeout: 60s")
+	if s.patience == "60s" { // nor does kvoracle look ill for being slow; one that is dead refuses a connection
+		replace("    - timeout: 0.5s", "    - timeout: 60s")
+	}
 	cut := func(from, to string) {
 		i := strings.Index(config, from)
 		j := strings.Index(config, to)
@@ -281,6 +321,10 @@ func (s *stack) startEnvoy(m mode) {
 		replace("          # The observer", indented(filters, "          ")+"          # The observer")
 		replace("  - name: workers", indented(clusters, "  ")+"  - name: workers")
 		replace("timeout: 0.1s}", "timeout: "+s.patience+"}")
+		replace("    connect_timeout: 0.1s", "    connect_timeout: 60s")
+		if s.patience == "60s" {
+			replace("    - timeout: 0.5s", "    - timeout: 60s")
+		}
 		replace("port_value: 7072", "port_value: "+port(s.http))
 		replace("port_value: 7071", "port_value: "+port(s.ops))
 	case bufferedMode, loggedMode, duplexMode:

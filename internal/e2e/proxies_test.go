@@ -133,7 +133,7 @@ func (s *stack) startNginx() {
 	at := freePort(s.t)
 	replace := []string{
 		"modules/ngx_http_js_module.so", unpacked(s.t, "/usr/lib/nginx/modules/ngx_http_js_module.so"),
-		"127.0.0.1:8080", at, "127.0.0.1:7072", s.http, "20ms", "5s", // this machine may be busy with something else
+		"127.0.0.1:8080", at, "127.0.0.1:7072", s.http, "20ms", "30s", // this machine may be busy with something else
 	}
 	for i, e := range s.engines {
 		replace = append(replace, "127.0.0.1:800"+strconv.Itoa(i+1), e.address)
@@ -146,7 +146,7 @@ func (s *stack) startNginx() {
 func (s *stack) startHAProxy() {
 	s.t.Helper()
 	at := freePort(s.t)
-	replace := []string{"127.0.0.1:8080", at, "127.0.0.1:7072", s.http, "patience = 0.02", "patience = 5"}
+	replace := []string{"127.0.0.1:8080", at, "127.0.0.1:7072", s.http, "patience = 0.02", "patience = 30"}
 	for i, e := range s.engines {
 		n := strconv.Itoa(i + 1)
 		replace = append(replace, "gpu-"+n+" 127.0.0.1:800"+n, "w"+strconv.Itoa(i)+" "+e.address)
@@ -167,7 +167,7 @@ func (s *stack) startTypeScript() {
 		s.t.Fatalf("no Node beside %s (%v): run this test by `make e2e`", python, err)
 	}
 	at := freePort(s.t)
-	env := []string{"KVORACLE=" + s.http, "LISTEN=" + at, "PATIENCE_MS=5000"} // this machine may be busy with something else
+	env := []string{"KVORACLE=" + s.http, "LISTEN=" + at, "PATIENCE_MS=30000"} // this machine may be busy with something else
 	s.startProgram(filepath.Join("..", "..", "examples", "typescript"), at, node[0], env, "gateway.ts")
 }
 
@@ -175,7 +175,7 @@ func (s *stack) startTypeScript() {
 func (s *stack) startGo() {
 	s.t.Helper()
 	at := freePort(s.t)
-	env := []string{"KVORACLE_SERVER=" + s.grpc, "LISTEN=" + at, "MODEL=m", "PATIENCE=5s"} // this machine may be busy with something else
+	env := []string{"KVORACLE_SERVER=" + s.grpc, "LISTEN=" + at, "MODEL=m", "PATIENCE=30s"} // this machine may be busy with something else
 	s.startProgram(s.t.TempDir(), at, build(s.t, "examples/proxy"), env)
 }
 
@@ -203,9 +203,7 @@ func TestProxiesKeepConversations(t *testing.T) {
 		if share := float64(cached) / float64(prompt); share < 0.4 {
 			t.Errorf("%d of %d tokens were cached", cached, prompt)
 		}
-		if got := s.metric("kvoracle_progress_events_total", `step="finished"`, `outcome="applied"`); got != talks*turns {
-			t.Errorf("%v ends were told, want %d", got, talks*turns)
-		}
+		s.becomes(talks*turns, "ends were told", "kvoracle_progress_events_total", `step="finished"`, `outcome="applied"`)
 		if got := s.metric("kvoracle_cached_tokens_total", `source="counted"`); got < 0.8*float64(cached) {
 			t.Errorf("%v cached tokens were heard of, engines counted %d", got, cached)
 		}
@@ -283,8 +281,6 @@ func TestProxiesClientsLeave(t *testing.T) {
 		}
 		cancel()
 		s.until("all bookings have ended", func() bool { return s.metric("kvoracle_bookings") == 0 })
-		if got := s.metric("kvoracle_progress_events_total", `step="cancelled"`, `outcome="applied"`); got != clients {
-			t.Errorf("%v were cancelled, want %d", got, clients)
-		}
+		s.becomes(clients, "were cancelled", "kvoracle_progress_events_total", `step="cancelled"`, `outcome="applied"`)
 	})
 }

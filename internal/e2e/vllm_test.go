@@ -34,10 +34,9 @@ func TestVLLM(t *testing.T) {
 		t.Fatalf("%s and %s are not both set: run this test by `make e2e-vllm`", pythonEnv, vllmEnv)
 	}
 	model := writeModel(t)
-	ports := portNumbers(t, 3*len(engineNames))
 	engines := make([]*vllmEngine, len(engineNames))
 	for i, name := range engineNames {
-		engines[i] = &vllmEngine{name: name, python: vllm, model: model, http: ports[3*i], events: ports[3*i+1], replay: ports[3*i+2]}
+		engines[i] = &vllmEngine{name: name, python: vllm, model: model, http: portNumber(t), events: portNumber(t), replay: portNumber(t)}
 		engines[i].start(t)
 		engines[i].wait(t) // one after the other: each is busy for a while
 	}

@@ -19,7 +19,7 @@ BLOCK_SIZE = 16
 SCHEME = "xxh3-64/1337"
 HOLDER = "worker-with-blocks"
 IDLE = "a-worker-without"  # sorts first, so that choosing by name would be noticed
-TIMEOUT = 20  # seconds, for each call
+TIMEOUT = 60  # seconds, for each call; a stream is one
 
 TOKENS = [7 * i + 3 for i in range(3 * BLOCK_SIZE)]  # three full blocks
 

@@ -6,6 +6,7 @@ Reads commands as JSON lines on stdin, answers each with a JSON line on stdout. 
 import json
 import struct
 import sys
+import time
 
 import zmq
 
@@ -13,6 +14,18 @@ END = b"\xff" * 8
 
 context = zmq.Context()
 sockets = {}
+
+
+def bound(socket, endpoint):
+    """libzmq gives an address back some time after its socket was closed."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def open_socket(name, type, bind=None, connect=None, options=None, topics=()):
@@ -23,7 +36,7 @@ def open_socket(name, type, bind=None, connect=None, options=None, topics=()):
     for topic in topics:
         s.setsockopt(zmq.SUBSCRIBE, topic.encode())
     if bind:
-        s.bind(bind)
+        bound(s, bind)
     if connect:
         s.connect(connect)
     sockets[name] = s

@@ -16,7 +16,8 @@ import (
 // TestTimeThatTheServerLostIsNotItsCallers: the process is stopped for longer than a first message may take, as one in a starved
 // container is, and the messages come meanwhile. They have been in time.
 func TestTimeThatTheServerLostIsNotItsCallers(t *testing.T) {
-	p := start(t, "--first-message-timeout=1s")
+	t.Parallel()
+	p := start(t, "--first-message-timeout=4s")
 	var streams []kvoraclev1.RouteService_ReportProgressClient
 	for range 16 {
 		conn, err := grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -41,7 +42,7 @@ func TestTimeThatTheServerLostIsNotItsCallers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	<-time.After(1200 * time.Millisecond)
+	<-time.After(4800 * time.Millisecond)
 	p.signal(syscall.SIGCONT)
 	for i, s := range streams {
 		if _, err := s.Recv(); err != nil {
