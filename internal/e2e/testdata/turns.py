@@ -19,7 +19,7 @@ import urllib.request
 import grpc
 import zmq
 
-from kvoracle.v1 import progress_pb2, route_pb2, route_pb2_grpc
+from kvoracle.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, progress_pb2, route_pb2, route_pb2_grpc
 
 MODEL = "tiny"
 BLOCK = 32  # the least that CPU attention takes
@@ -103,8 +103,8 @@ def wait(what, holds):
 
 
 class Gateway:
-    def __init__(self, stub, engines, state):
-        self.stub = stub
+    def __init__(self, channel, engines, state):
+        self.stub, self.fleet = route_pb2_grpc.RouteServiceStub(channel), fleet_pb2_grpc.FleetServiceStub(channel)
         self.engines = {e.name: e for e in engines}
         self.state = state
         self.random = random.Random(f"{state['seed']}/{state['phases']}")
@@ -153,7 +153,14 @@ class Gateway:
         )
         self.stub.RecordProgress(progress_pb2.RecordProgressRequest(events=[event]), timeout=TIMEOUT)
 
+    def known(self):
+        """Whether the oracle knows what all engines hold. One that has been started a moment ago does not yet."""
+        workers = self.fleet.ListWorkers(fleet_pb2.ListWorkersRequest(), timeout=TIMEOUT).workers
+        fresh = {w.spec.worker_id for w in workers if {r.confidence.blocks for r in w.ranks} == {common_pb2.BLOCK_CONFIDENCE_FRESH}}
+        return fresh == self.engines.keys()
+
     def turns(self, n):
+        wait("the oracle knows what all engines hold", self.known)
         for _ in range(n):
             self.turn(self.random.randrange(len(self.state["conversations"])))
 
@@ -209,7 +216,7 @@ def main(oracle, ops, path, phase, *rest):
     bridge = Bridge(ops)
     engines = [Engine(a, bridge) for a in rest if "=" in a]
     with grpc.insecure_channel(oracle) as channel:
-        g = Gateway(route_pb2_grpc.RouteServiceStub(channel), engines, state)
+        g = Gateway(channel, engines, state)
         {"turns": lambda: g.turns(int(arguments[0])), "burst": lambda: g.burst(int(arguments[0])), "reset": g.reset,
          "gone": lambda: g.gone(arguments[0]), "settle": lambda: [e.settle() for e in engines]}[phase]()
     state["phases"] += 1
