@@ -133,13 +133,15 @@ func (c *Cell) scale(reference *Contestant) (Scale, error) {
 func (c *Cell) runs(p *Contestant) func(load float64) (*sim.Result, error) {
 	known := map[float64]*sim.Result{}
 	return func(load float64) (*sim.Result, error) {
-		r := known[load]
-		if r != nil {
+		if r := known[load]; r != nil {
 			return r, nil
 		}
-		got, err := c.run(p, load, 1, false)
-		known[load] = &got
-		return &got, err
+		r, err := c.run(p, load, 1, false)
+		if err != nil {
+			return nil, err
+		}
+		known[load] = &r
+		return &r, nil
 	}
 }
 
