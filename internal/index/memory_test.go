@@ -121,6 +121,47 @@ func TestTablesShrink(t *testing.T) {
 	}
 }
 
+// After each step a table has room: a step whose next one is due at once would be work for nothing.
+func TestTablesStepFarEnough(t *testing.T) {
+	ix := New(Config{})
+	chain := numbered(100_000)
+	l := ix.NewLedger(1, false)
+	var before [numTables]store
+	grown, shrunk := 0, 0
+	look := func() {
+		for i := range ix.tables {
+			now, count := ix.load(&ix.tables[i]), ix.tables[i].count
+			places := now.lines() * lineLocations
+			switch was := before[i].lines(); {
+			case now.lines() > was || now.log > before[i].log:
+				grown++
+				if count*100 >= places*fullAt {
+					t.Errorf("a table of %d has grown to %d places", count, places)
+				}
+			case now.lines() < was:
+				shrunk++
+				if count*100 > places*60 {
+					t.Errorf("a table of %d has shrunk to %d places", count, places)
+				}
+			}
+			before[i] = now
+		}
+	}
+	p := Parent{IsRoot: true}
+	for i := 0; i < len(chain); i += 50 {
+		l.Store(p, chain[i:i+50], fleet.Device)
+		p = Parent{ID: chain[i+49]}
+		look()
+	}
+	for i := len(chain); i > 0; i -= 50 {
+		l.Remove(chain[i-50:i], fleet.Device)
+		look()
+	}
+	if grown < 8*numTables || shrunk < numTables {
+		t.Errorf("%d steps up and %d down in %d tables", grown, shrunk, numTables)
+	}
+}
+
 // A chain told piece by piece has room to grow, and none that it does not need once its reporter goes on elsewhere.
 func TestNoRoomIsLeftBehind(t *testing.T) {
 	const blocks, batch = 150, 8

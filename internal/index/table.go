@@ -428,7 +428,7 @@ func (ix *Index) remove(id block.ID, l location) {
 		}
 	}
 	if s.log > logLeast && t.count < s.lines()*lineLocations/4 {
-		ix.swap(t, &s, s.renew(ix, s.log-1))
+		ix.swap(t, &s, s.renew(ix, s.log-1, s.size))
 	}
 }
 
@@ -444,13 +444,14 @@ func (s *store) drop(i uint32, l location) bool {
 	return false
 }
 
-// grow makes room: a line more in each group, or twice the groups.
+// grow makes room: a line more in each group, or twice the groups with a line more than half as many. So is the next step never
+// due at once.
 func (ix *Index) grow(t *table, s *store) (now *store) {
 	switch s.size {
 	case 0:
 		now = ix.newStore(logLeast, groupLeast)
 	case groupMost:
-		now = s.renew(ix, s.log+1)
+		now = s.renew(ix, s.log+1, groupLeast+1)
 	default:
 		now = s.widen(ix)
 	}
@@ -493,9 +494,9 @@ func (s *store) widen(ix *Index) *store {
 	return next
 }
 
-// renew makes a store with another number of groups.
-func (s *store) renew(ix *Index, log uint32) *store {
-	next := ix.newStore(log, groupLeast)
+// renew makes a store with other groups.
+func (s *store) renew(ix *Index, log, size uint32) *store {
+	next := ix.newStore(log, size)
 	all := batch{ix: ix, store: next, fill: make([]uint8, groupMost<<log)}
 	for first := uint32(0); first < groupMost<<s.log; first += groupMost {
 		for i := range s.size {
