@@ -47,7 +47,7 @@ func (o *Oracle) reprice(w *fleet.Worker) {
 		if p == nil || p.class != w.Class {
 			o.learn.Begin(id, w.Class)
 		}
-		f.pricing.Store(o.priced(id, w.Class, prior))
+		f.pricing.Store(o.priced(f, w.Class, prior))
 		o.load.Touch(id)
 	}
 }
@@ -66,7 +66,7 @@ func (o *Oracle) retake(id fleet.TargetID, now float64) {
 		return
 	}
 	if p := f.pricing.Load(); p != nil {
-		c := o.priced(id, p.class, p.prior)
+		c := o.priced(f, p.class, p.prior)
 		if c.cost.Again = o.again(f, now); c.cost != p.cost { // which is in range
 			f.pricing.Store(c)
 			o.load.Touch(id)
@@ -91,9 +91,9 @@ func (o *Oracle) relearnAll(now time.Time) {
 }
 
 // priced is what work costs on a target that gives up nothing, by all that was learned.
-func (o *Oracle) priced(id fleet.TargetID, class string, prior policy.CostModel) *pricing {
-	p := &pricing{class, prior, corrected(prior, o.learn.Of(id))}
-	p.cost.Returns = math.Float64frombits(o.reuse.returns.Load())
+func (o *Oracle) priced(f *feed, class string, prior policy.CostModel) *pricing {
+	p := &pricing{class, prior, corrected(prior, o.learn.Of(f.target))}
+	p.cost.Returns = math.Float64frombits(f.usage.returns.Load())
 	p.cost = p.cost.Clamped()
 	return p
 }

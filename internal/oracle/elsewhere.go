@@ -119,8 +119,11 @@ func (o *Oracle) BookElsewhere(all []Booked, now time.Time, errs []error) {
 				Note:          load.Note{Decoding: b.Decoding, ReadTokens: b.ReadTokens, Transfer: b.Transfer},
 			}, load.Marks{Blocks: b.Marks, Tokens: b.MarkTokens, Covered: b.Covered}, now)
 		}
-		if errs[i] = err; err == nil {
-			o.reuse.use(b.Marks, o.seconds(now))
+		if errs[i] = err; err != nil {
+			continue
+		}
+		if f := o.feed(id); f != nil {
+			f.usage.use(b.Marks, o.seconds(now))
 		}
 	}
 }

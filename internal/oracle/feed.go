@@ -20,6 +20,7 @@ const fingerprints = 128
 type feed struct {
 	o      *Oracle
 	target fleet.TargetID
+	usage  *usage // of its model's blocks
 
 	mu          sync.Mutex
 	incarnation uint64

@@ -75,9 +75,9 @@ func (o *Oracle) addFeeds(w *fleet.Worker) {
 			o.feeds = append(o.feeds, nil)
 		}
 		o.steady.cover(id)
-		f := &feed{o: o, target: id, steady: o.steady.at(id)}
+		f := &feed{o: o, target: id, steady: o.steady.at(id), usage: o.reuse.model(w.Model)}
 		o.learn.Begin(id, w.Class)
-		f.pricing.Store(o.priced(id, w.Class, o.prior(w)))
+		f.pricing.Store(o.priced(f, w.Class, o.prior(w)))
 		o.feeds[id] = f
 	}
 }
@@ -98,6 +98,9 @@ func (o *Oracle) bury(targets []fleet.TargetID, cause *Error) (blocks, bookings 
 			blocks += o.index.Drop(id)
 			f.dropNames()
 			f.mu.Unlock()
+			if m := f.usage.model; len(o.fleet.View().Model(m)) == 0 {
+				o.reuse.forget(m)
+			}
 		}
 		o.guesses.cleared(id)
 		o.learn.Drop(id)

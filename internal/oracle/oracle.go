@@ -120,7 +120,7 @@ type Oracle struct {
 	names    *edge.Budget           // engine hashes of all translators
 	guesses  *guesses               // what prompts under way will leave
 	approx   [numForms]*index.Index // what targets that say nothing should hold
-	reuse    reuse                  // of blocks, by age
+	reuse    reuse                  // of blocks, by model and age
 	load     *load.Tracker
 	learn    *learn.Learner
 	pricing  sync.Mutex // serialises changes of feeds' pricings; taken before the learner's

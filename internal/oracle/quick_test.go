@@ -192,9 +192,10 @@ func (v *town) wear(name string) {
 		return
 	}
 	now := v.o.seconds(v.now)
-	v.o.reuse.use([]uint64{1}, now)
+	f := v.o.feed(w.Targets[0])
+	f.usage.use([]uint64{1}, now)
 	v.o.reuse.isAged.Store(true)
-	v.o.feed(w.Targets[0]).eldest.Store(math.Float64bits(now - 5*v.r.Float64()))
+	f.eldest.Store(math.Float64bits(now - 5*v.r.Float64()))
 }
 
 func (v *town) question(p Prompt) *RouteRequest {

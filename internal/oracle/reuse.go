@@ -8,33 +8,64 @@ import (
 	"github.com/kvoracle/kvoracle/internal/fleet"
 )
 
-// reuse learns how likely a block that nobody has asked for since so long is asked for again. A full cache gives up what was
-// used least recently, so from how old that is on a target follows what it costs to push more out there: see
-// policy.CostModel.Again.
+// reuse learns, for each model apart, how likely a block that nobody has asked for since so long is asked for again: see usage.
+// When each block was used last is one table for all of them, of fixed size, that forgets: a block is of one model, and two that
+// fall on one place push each other out.
+type reuse struct {
+	used atomic.Pointer[[usedSlots]atomic.Uint64] // (name | 1 if it has come again)<<32 | 1/16 s; nil until something was used
+
+	isAged atomic.Bool // some target has given up blocks of a known age: what that costs changes with time
+
+	mu     sync.Mutex
+	models map[string]*usage // of those that have workers
+}
+
+// usage is what is learned of one model's blocks. A full cache gives up what was used least recently, so from how old that is
+// on a target follows what it costs to push more out there: see policy.CostModel.Again.
 //
 // It goes by a sample of the blocks, the one of load.Marks. Of ages, in steps of a factor, it counts how many uses came after
-// one; with all uses N, those at an age below a S, and those at a or above L,
+// one; with all uses N, those at an age below a S, and those at or above L,
 //
 //	again(a) = L / (N - S)
 //
-// is the share of the blocks that had grown so old and came back. Counts fade by halving, so that it follows the traffic. When
-// each block was used last is a table of fixed size that forgets: two that fall on one place push each other out.
+// is the share of the blocks that had grown so old and came back. Counts fade by halving, so that it follows the traffic.
 //
 // From how many of the blocks that are new come a second time it learns, too, how many requests go on from one. If each is
 // the last with the same chance, with the share r of the new that come again, they are r/(1-r): see policy.CostModel.Returns.
 // What all share is new once, so it does not count as what each goes on from.
-type reuse struct {
-	used atomic.Pointer[[usedSlots]atomic.Uint64] // (name | 1 if it has come again)<<32 | 1/16 s; nil until something was used
+type usage struct {
+	of    *reuse
+	model string
 
-	returns atomic.Uint64 // how many requests go on from one, the bits of a float64 that all targets are priced with
-
-	isAged atomic.Bool // some target has given up blocks of a known age: what that costs changes with time
+	returns atomic.Uint64 // how many requests go on from one, the bits of a float64 that all of its targets are priced with
 
 	mu   sync.Mutex
 	uses float64
 	ages [ageSteps]float64
 	came [2]float64 // new, and those of them that came a second time
 	step float64    // of the latter's share, as published
+}
+
+// model is what is learned of a model, which has workers.
+func (u *reuse) model(name string) *usage {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	m := u.models[name]
+	if m == nil {
+		if u.models == nil {
+			u.models = make(map[string]*usage)
+		}
+		m = &usage{of: u, model: name}
+		u.models[name] = m
+	}
+	return m
+}
+
+// forget gives back the memory of a model that has no workers any more. Its blocks leave the table when others need their places.
+func (u *reuse) forget(name string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.models, name)
 }
 
 const (
@@ -64,19 +95,19 @@ func (u *reuse) at(id uint64) (slot *atomic.Uint64, name uint64) {
 	return &t[id>>(64-usedBits)], max(id&math.MaxUint32&^1, 2)
 }
 
-// use notes that sampled blocks are asked for. Only one may call it at a time.
-func (u *reuse) use(ids []uint64, now float64) {
+// use notes that sampled blocks are asked for. Only one may call it at a time, of whichever model.
+func (u *usage) use(ids []uint64, now float64) {
 	if len(ids) == 0 {
 		return
 	}
-	if u.used.Load() == nil {
-		u.used.Store(new([usedSlots]atomic.Uint64))
+	if u.of.used.Load() == nil {
+		u.of.used.Store(new([usedSlots]atomic.Uint64))
 	}
 	tick := ticks(now)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, id := range ids {
-		slot, name := u.at(id)
+		slot, name := u.of.at(id)
 		was := slot.Load()
 		switch was >> 32 {
 		case name:
@@ -118,7 +149,7 @@ func (u *reuse) age(ids []uint64, now float64) (age float64, n int) {
 }
 
 // again is the share of the blocks that were not used for so many seconds that will be.
-func (u *reuse) again(age float64) float64 {
+func (u *usage) again(age float64) float64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	later, sooner, at := 0.0, 0.0, ageStep(age)
@@ -135,8 +166,17 @@ func (u *reuse) again(age float64) float64 {
 	return math.Round(min(later/max(u.uses-sooner, later), 1)*againSteps) / againSteps
 }
 
-// publish makes returns what was counted, and says whether it was something else.
+// publish makes the returns of all models what was counted, and says whether one was something else.
 func (u *reuse) publish() (isNews bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, m := range u.models {
+		isNews = m.publish() || isNews
+	}
+	return isNews
+}
+
+func (u *usage) publish() (isNews bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	steps := u.came[1] / max(u.came[0], 1) * againSteps
@@ -191,5 +231,5 @@ func (o *Oracle) again(f *feed, now float64) float64 {
 	if bits == 0 {
 		return 0
 	}
-	return o.reuse.again(now - math.Float64frombits(bits))
+	return f.usage.again(now - math.Float64frombits(bits))
 }

@@ -6,87 +6,116 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvoracle/kvoracle/internal/block"
 	"github.com/kvoracle/kvoracle/internal/fleet"
 	"github.com/kvoracle/kvoracle/internal/policy"
 )
 
-// TestReuseIsWhatWasCounted holds the shares against a plain list of all uses, and what comes back of what is new.
+// counted is a plain list of all uses of one model.
+type counted struct {
+	u            *usage
+	ids          []uint64
+	ages         []float64
+	last         map[uint64]float64
+	times        map[uint64]int
+	uses, second int
+	step         float64
+}
+
+func (c *counted) use(id uint64, now float64) {
+	if at, ok := c.last[id]; ok {
+		c.ages = append(c.ages, now-at)
+	}
+	c.last[id] = now
+	c.uses++
+	if c.times[id]++; c.times[id] == 2 {
+		c.second++
+	}
+	c.u.use([]uint64{id}, now)
+}
+
+func (c *counted) check(t *testing.T, r *rand.Rand, now float64) {
+	t.Helper()
+	for range 20 {
+		age := 0.01 * math.Exp(r.Float64()*12)
+		later, sooner := 0, 0
+		for _, a := range c.ages {
+			if ageStep(a) >= ageStep(age) {
+				later++
+			} else {
+				sooner++
+			}
+		}
+		want := 0.0
+		if later > 0 {
+			want = math.Round(float64(later)/float64(c.uses-sooner)*againSteps) / againSteps
+		}
+		if got := c.u.again(age); got != want {
+			t.Fatalf("%s, after %d uses: %v of what is %v s old is used again, want %v", c.u.model, c.uses, got, age, want)
+		}
+	}
+	if steps := float64(c.second) / float64(len(c.times)) * againSteps; steps < c.step-0.5 || steps > c.step+1.5 {
+		c.step = math.Floor(steps)
+	}
+	if got, want := returning(c.u), c.step/(againSteps-c.step); got != want {
+		t.Fatalf("%s: %d of %d came a second time: %v return, want %v", c.u.model, c.second, len(c.times), got, want)
+	}
+	of := []uint64{c.ids[r.IntN(len(c.ids))], c.ids[0]}
+	want, n := 0.0, 0
+	for _, id := range of {
+		if at, ok := c.last[id]; ok {
+			want, n = want+now+1-at, n+1
+		}
+	}
+	if got, known := c.u.of.age(of, now+1); known != n || n > 0 && math.Abs(got-want/float64(n)) > 1e-6 {
+		t.Fatalf("%s: used %v s ago in the mean of %d; want %v over %d", c.u.model, got, known, want, n)
+	}
+}
+
+// TestReuseIsWhatWasCounted holds the shares against a plain list of all uses, and what comes back of what is new, of two models
+// that are used in turn: one whose blocks come back, and one whose do so a tenth as often.
 func TestReuseIsWhatWasCounted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 9))
-	var u reuse
-	u.use([]uint64{1}, 0) // makes the table
-	ids := scattered(&u, 400)
-	var ages []float64
-	uses, last := 1, map[uint64]float64{}
-	times, second, step := map[uint64]int{1: 1}, 0, 0.0
-	now := 1.7e9 // any clock
-	check := func() {
-		t.Helper()
-		for range 20 {
-			age := 0.01 * math.Exp(r.Float64()*12)
-			later, sooner := 0, 0
-			for _, a := range ages {
-				if ageStep(a) >= ageStep(age) {
-					later++
-				} else {
-					sooner++
-				}
-			}
-			want := 0.0
-			if later > 0 {
-				want = math.Round(float64(later)/float64(uses-sooner)*againSteps) / againSteps
-			}
-			if got := u.again(age); got != want {
-				t.Fatalf("after %d uses: %v of what is %v s old is used again, want %v", uses, got, age, want)
-			}
-		}
+	var table reuse
+	table.model("often").use([]uint64{1}, 0) // makes the table
+	table.forget("often")
+	all := scattered(&table, 2400)
+	often, seldom := &counted{ids: all[:400]}, &counted{ids: all[400:]}
+	for c, name := range map[*counted]string{often: "often", seldom: "seldom"} {
+		c.u, c.last, c.times = table.model(name), map[uint64]float64{}, map[uint64]int{}
 	}
+	now := 1.7e9 // any clock
 	for i := range 3000 {
 		now += float64(r.IntN(40)) / usedTicks
-		some := ids[:1+r.IntN(len(ids))] // the first are used more often
+		some := often.ids[:1+r.IntN(len(often.ids))] // the first are used more often
 		if i < 1000 {
-			some = ids[:1+r.IntN(1+i*len(ids)/1000)] // and new ones come one by one
+			some = often.ids[:1+r.IntN(1+i*len(often.ids)/1000)] // and new ones come one by one
 		}
-		id := some[r.IntN(len(some))]
-		if at, ok := last[id]; ok {
-			ages = append(ages, now-at)
+		often.use(some[r.IntN(len(some))], now)
+		if i%2 == 0 {
+			at := i / 2
+			if r.IntN(10) == 0 {
+				at = r.IntN(1 + at)
+			}
+			seldom.use(seldom.ids[at], now)
 		}
-		last[id] = now
-		uses++
-		if times[id]++; times[id] == 2 {
-			second++
-		}
-		u.use([]uint64{id}, now)
-		if r.IntN(50) == 0 {
-			check()
-			if steps := float64(second) / float64(len(times)) * againSteps; steps < step-0.5 || steps > step+1.5 {
-				step = math.Floor(steps)
-			}
-			if got, want := returning(&u), step/(againSteps-step); got != want {
-				t.Fatalf("%d of %d came a second time: %v return, want %v", second, len(times), got, want)
-			}
-			of := []uint64{ids[r.IntN(len(ids))], ids[0]}
-			want, n := 0.0, 0
-			for _, id := range of {
-				if at, ok := last[id]; ok {
-					want, n = want+now+1-at, n+1
-				}
-			}
-			if got, known := u.age(of, now+1); known != n || n > 0 && math.Abs(got-want/float64(n)) > 1e-6 {
-				t.Fatalf("used %v s ago in the mean of %d; want %v over %d", got, known, want, n)
-			}
+		if i > 0 && r.IntN(50) == 0 {
+			often.check(t, r, now)
+			seldom.check(t, r, now)
 		}
 	}
-	if got := returning(&u); got < 2 {
-		t.Errorf("%v return: most came again", got)
+	if got, few := returning(often.u), returning(seldom.u); got < 2 || few > 0.5 {
+		t.Errorf("%v return though most came again, and %v though few did", got, few)
 	}
-	if share := u.again(1); share <= 0 || share >= 1 {
-		t.Errorf("%v of what is a second old is used again: the inputs do not exercise it", share)
+	for _, c := range []*counted{often, seldom} {
+		if share := c.u.again(1); share <= 0 || share >= 1 {
+			t.Errorf("%s: %v of what is a second old is used again: the inputs do not exercise it", c.u.model, share)
+		}
 	}
 }
 
 // returning is what is published of returns.
-func returning(u *reuse) float64 {
+func returning(u *usage) float64 {
 	was := u.returns.Load()
 	if isNews := u.publish(); isNews != (u.returns.Load() != was) {
 		panic("news that are none, or none that are")
@@ -110,7 +139,7 @@ func scattered(u *reuse, n int) []uint64 {
 
 // TestReuseFollowsTheTraffic: what came back once and does not any more is not expected for ever, and counting has an end.
 func TestReuseFollowsTheTraffic(t *testing.T) {
-	var u reuse
+	u := new(reuse).model("m")
 	ids := make([]uint64, 100)
 	for i := range ids {
 		ids[i] = uint64(i)
@@ -126,7 +155,7 @@ func TestReuseFollowsTheTraffic(t *testing.T) {
 	if got := u.again(30); got != 0 {
 		t.Errorf("%v of what is 30 s old is used again, want nothing", got)
 	}
-	if got := returning(&u); got != againSteps-1 {
+	if got := returning(u); got != againSteps-1 {
 		t.Errorf("%v return of what always does, want %v", got, againSteps-1)
 	}
 	next := uint64(1 << 40)
@@ -141,7 +170,7 @@ func TestReuseFollowsTheTraffic(t *testing.T) {
 	if got := u.again(9); got != 0 {
 		t.Errorf("%v of what is 9 s old is used again, long after the last that was", got)
 	}
-	if got := returning(&u); got != 0 {
+	if got := returning(u); got != 0 {
 		t.Errorf("%v return, long after the last that did", got)
 	}
 	for range 500 { // and then once more each
@@ -153,7 +182,7 @@ func TestReuseFollowsTheTraffic(t *testing.T) {
 		u.use(ids, now)
 		u.use(ids, now)
 	}
-	if got := returning(&u); got < 0.1 {
+	if got := returning(u); got < 0.1 {
 		t.Errorf("%v return, though the last 50,000 did", got)
 	}
 	if u.uses > fadeAfter {
@@ -299,7 +328,7 @@ func TestOthersUsesCount(t *testing.T) {
 			t.Fatal(errs[0])
 		}
 	}
-	if got := o.reuse.again(5); got < 0.8 {
+	if got := o.reuse.model("m").again(5); got < 0.8 {
 		t.Errorf("%v of what is 5 s old is taken to be used again, want nearly all", got)
 	}
 }
@@ -399,5 +428,81 @@ func TestNewWorkersCostAsTheOthers(t *testing.T) {
 	}
 	if returns := policy.DefaultCostModel().Returns; returns != 0 {
 		t.Errorf("the default model takes %v to come back", returns)
+	}
+}
+
+// TestModelsLearnApart: in a fleet of two models what leaves the caches of one comes back at once and never does in the other, so
+// that only with the first it costs something to push it out, and only to the first requests return. Who joins one of them learns
+// from its own kind, and a model without workers leaves nothing behind.
+func TestModelsLearnApart(t *testing.T) {
+	o, now := New(Config{}, nil), t0
+	type served struct {
+		s    *BlockSession
+		seq  uint64
+		next uint32
+	}
+	begin := func(worker, model string) *BlockSession {
+		s, _, err := o.OpenBlocks(&Hello{
+			Spec: fleet.Spec{Worker: worker, Model: model, BlockSize: size, DPSize: 1}, Incarnation: 1, NextSequence: 1,
+		}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	models := map[string]*served{}
+	for _, model := range []string{"talks", "forgets"} {
+		models[model] = &served{s: begin(model, model), next: 1_000_000}
+	}
+	turn := func(model string) {
+		m := models[model]
+		if model == "forgets" {
+			m.next += 12_000 // each prompt is new
+		}
+		var contents []uint32
+		for i := range uint32(12_000) { // more than agedOver of the sample
+			contents = append(contents, m.next+i)
+		}
+		p := prompt(contents...)
+		a := route(t, o, p, func(r *RouteRequest) { r.Model = model }, now)
+		for _, step := range []Step{FirstToken, Finished} {
+			if _, err := o.Progress(&Event{Decision: a.Decision, Step: step, Cached: -1}, now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ids := block.AppendTokenChain(nil, block.Identity{Model: model, BlockSize: size}.Keyspace(), p.Tokens, size)
+		for _, op := range []Op{{Kind: OpStore, IsRoot: true, IDs: ids}, {Kind: OpRemove, IDs: ids}} {
+			m.seq++
+			if ack, err := m.s.Batch(m.seq, m.seq, []Op{op}, now); err != nil || ack.Awaiting {
+				t.Fatal(ack, err)
+			}
+		}
+	}
+	for range 8 {
+		now = now.Add(5 * time.Second)
+		turn("talks")
+		turn("forgets")
+	}
+	o.Tick(now)
+	cost := func(worker string) policy.CostModel {
+		return o.feed(o.fleet.View().Worker(worker).Targets[0]).pricing.Load().cost
+	}
+	if c := cost("talks"); c.Again < 0.8 || c.Returns < 2 {
+		t.Errorf("of the model whose prompts come back %v of what leaves does, and %v return", c.Again, c.Returns)
+	}
+	if c := cost("forgets"); c.Again != 0 || c.Returns != 0 {
+		t.Errorf("of the model whose prompts are new %v of what leaves comes back, and %v return", c.Again, c.Returns)
+	}
+	begin("late", "forgets")
+	if c := cost("late"); c.Returns != 0 {
+		t.Errorf("%v return to who joins the model whose prompts are new", c.Returns)
+	}
+	for _, worker := range []string{"talks", "late"} { // the last of its model, and not
+		if _, _, err := o.Remove(worker); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(o.reuse.models) != 1 || o.reuse.models["forgets"] == nil {
+		t.Errorf("of %d models it is remembered how they are used, want that of those that have workers", len(o.reuse.models))
 	}
 }

@@ -295,7 +295,10 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 		}
 		return nil, bookingFault(err)
 	}
-	o.reuse.use(marks.Blocks, o.seconds(now))
+	f := o.feed(best.id)
+	if f != nil {
+		f.usage.use(marks.Blocks, o.seconds(now))
+	}
 	o.tellBooking(&booking, &marks, best.worker, best.rank)
 	o.guesses.add(a.Decision, best.id, p.chain, now)
 	o.recordings.begin(a, r.Session, p.size, p.chain)
@@ -303,7 +306,7 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 	if r.Session != "" {
 		o.sessions.put(r.Session, best.id, best.worker)
 	}
-	if f := o.feed(best.id); f != nil {
+	if f != nil {
 		f.decisions.Add(1)
 		a.freed = f.freed.Load()
 	}
