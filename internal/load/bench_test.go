@@ -15,7 +15,7 @@ func benchTracker(b testing.TB, n, k int) (*Tracker, []fleet.TargetID) {
 	ids := make([]fleet.TargetID, n)
 	for i := range ids {
 		ids[i] = fleet.TargetID(i)
-		tr.Add(ids[i])
+		tr.Add(ids[i], "m")
 		for j := range 10 {
 			if err := tr.Book(Booking{ID: DecisionID(10*i + j), Target: ids[i], PromptTokens: 4000, UncachedTokens: 1000}, after(0)); err != nil {
 				b.Fatal(err)

@@ -25,7 +25,7 @@ type Booking struct {
 	SharedTokens int
 	// PrefillSeconds is the estimated compute of the uncached part, at most an hour.
 	PrefillSeconds float64
-	// ExpectedOutput is the number of output tokens expected; 0: the running mean.
+	// ExpectedOutput is the number of output tokens expected; 0: the running mean of its target's model.
 	ExpectedOutput int
 	// DecodeSeconds is the estimated time from the first token to the end, at most an hour; 0: not known. It ends a booking
 	// whose gateway tells no ends: see presume.go.

@@ -12,8 +12,8 @@ import (
 // twoTargets has targets 0 and 1.
 func twoTargets(cfg Config) *Tracker {
 	tr := New(cfg)
-	tr.Add(0)
-	tr.Add(1)
+	tr.Add(0, "m")
+	tr.Add(1, "m")
 	return tr
 }
 
@@ -104,10 +104,10 @@ func TestMedian(t *testing.T) {
 	} {
 		tr := New(Config{})
 		ids := []fleet.TargetID{100}
-		tr.Add(100)
+		tr.Add(100, "m")
 		for i, n := range c.running {
 			id := fleet.TargetID(i)
-			tr.Add(id)
+			tr.Add(id, "m")
 			ids = append(ids, id)
 			mustReport(t, tr, id, Sample{Running: Known(n)}, 0)
 		}
@@ -476,8 +476,8 @@ func TestCancelBeforeAnswer(t *testing.T) {
 		if o := end(tr); o != Unknown {
 			t.Errorf("%s again: %v", name, o)
 		}
-		if tr.MeanOutput() != priorOutput {
-			t.Errorf("%s taught a mean output of %v", name, tr.MeanOutput())
+		if tr.MeanOutput("m") != priorOutput {
+			t.Errorf("%s taught a mean output of %v", name, tr.MeanOutput("m"))
 		}
 		mustBook(t, tr, Booking{ID: 1, Target: 1, RequestID: "r"}, 0)
 	}
@@ -489,7 +489,7 @@ func TestMeanOutput(t *testing.T) {
 	finish := func(out int) float64 {
 		mustBook(t, tr, Booking{ID: 1, Target: 0}, 0)
 		tr.Finish(1, out, after(0))
-		return tr.MeanOutput()
+		return tr.MeanOutput("m")
 	}
 	if got := finish(0); got != 200 {
 		t.Errorf("no output: %v", got)
@@ -500,12 +500,52 @@ func TestMeanOutput(t *testing.T) {
 	for range 1000 {
 		finish(50)
 	}
-	if got := tr.MeanOutput(); math.Abs(got-50) > 0.1 {
+	if got := tr.MeanOutput("m"); math.Abs(got-50) > 0.1 {
 		t.Errorf("50 a thousand times: %v", got)
 	}
 	mustBook(t, tr, Booking{ID: 1, Target: 0}, 0)
 	if s := state(tr, 0, 0); s.OutputToCome != 50 {
 		t.Errorf("the mean stands in for an unknown output: %+v", s)
+	}
+}
+
+// TestModelsAreMetApart: what one model's requests are like says nothing of another's beside it, and is known as long as the model has
+// targets.
+func TestModelsAreMetApart(t *testing.T) {
+	tr := New(Config{})
+	for id, name := range []string{"brief", "long", "long"} {
+		tr.Add(fleet.TargetID(id), name)
+	}
+	for range 1000 {
+		for target, of := range [][2]int{{10, 100}, {1000, 8000}} { // output, uncached
+			mustBook(t, tr, Booking{ID: 1, Target: fleet.TargetID(target), PromptTokens: of[1], UncachedTokens: of[1]}, 0)
+			tr.Finish(1, of[0], after(0))
+		}
+	}
+	for target, want := range [][2]float64{{10, 100}, {1000, 8000}, {1000, 8000}} {
+		id := fleet.TargetID(target)
+		mustBook(t, tr, Booking{ID: 1, Target: id}, 0)
+		if got := tr.States([]fleet.TargetID{id}, after(0), nil)[0].OutputToCome; math.Abs(got-want[0]) > 1 {
+			t.Errorf("target %d: %v tokens are to come of an output that nobody has said, want %v", id, got, want[0])
+		}
+		tr.Cancel(1, after(0))
+		if _, err := tr.Report(id, Sample{Waiting: Known(2)}, after(0)); err != nil {
+			t.Fatal(err)
+		}
+		if got := tr.States([]fleet.TargetID{id}, after(0), nil)[0].PendingPrefillTokens; math.Abs(got/(2*want[1])-1) > 0.1 {
+			t.Errorf("target %d: two requests that nobody has booked wait with %v tokens, want about %v", id, got, 2*want[1])
+		}
+	}
+	tr.Drop(1)
+	if got := tr.MeanOutput("long"); math.Abs(got-1000) > 1 {
+		t.Errorf("a mean output of %v while the model has a target, want 1000", got)
+	}
+	tr.Drop(2)
+	if got := tr.MeanOutput("long"); got != priorOutput || len(tr.models) != 1 {
+		t.Errorf("a mean output of %v of a model that is gone, and %d models", got, len(tr.models))
+	}
+	if got := tr.MeanOutput("brief"); math.Abs(got-10) > 1 {
+		t.Errorf("a mean output of %v beside a model that has gone, want 10", got)
 	}
 }
 

@@ -23,8 +23,8 @@ func FuzzNumbers(f *testing.F) {
 		rate float64, stamp, nanos int64,
 	) {
 		tr := New(Config{PrefillSecondsPerToken: rate, MaxExpectedOutput: total})
-		tr.Add(0)
-		tr.Add(1)
+		tr.Add(0, "m")
+		tr.Add(1, "m")
 		ids := []fleet.TargetID{0, 1}
 		now := after(time.Duration(nanos))
 		check := func(when string) {
@@ -43,7 +43,7 @@ func FuzzNumbers(f *testing.F) {
 					t.Fatalf("%s: %+v", when, s)
 				}
 			}
-			if m := tr.MeanOutput(); !(m >= 0 && m < 1e15) {
+			if m := tr.MeanOutput("m"); !(m >= 0 && m < 1e15) {
 				t.Fatalf("%s: mean output %v", when, m)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 // TestDispatchedMoves: the load goes where the request went, also on a retry, until the first token.
 func TestDispatchedMoves(t *testing.T) {
 	tr := twoTargets(Config{})
-	tr.Add(2)
+	tr.Add(2, "m")
 	mustBook(t, tr, Booking{ID: 1, Target: 0, PromptTokens: 10, UncachedTokens: 10, PrefillSeconds: 1}, 0)
 	all := []fleet.TargetID{0, 1, 2}
 	for i, step := range []struct {
@@ -73,7 +73,7 @@ func TestDropReleasesToTheBooking(t *testing.T) {
 	if s := state(tr, 0, 0); s != empty {
 		t.Errorf("dropped: %+v", s)
 	}
-	tr.Add(0)
+	tr.Add(0, "m")
 	mustBook(t, tr, Booking{ID: 5, Target: 0, RequestID: "a", PromptTokens: 7}, 0)
 	for _, id := range []DecisionID{1, 2} {
 		if o := tr.Finish(id, 9, after(0)); o != Unknown {
@@ -83,7 +83,7 @@ func TestDropReleasesToTheBooking(t *testing.T) {
 			t.Errorf("first token of %d: %v", id, o)
 		}
 	}
-	tr.Add(0) // known: left as it is
+	tr.Add(0, "m") // known: left as it is
 	if s := state(tr, 0, 0); s.InFlight != 1 || s.ActiveTokens != 7 || s.Confidence != BookedOnly {
 		t.Errorf("reborn: %+v", s)
 	}
@@ -169,7 +169,7 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	mustBook(t, tr, Booking{ID: 999, Target: 0, Gateway: "g"}, 0)
 	ids := both()
 	for id := range fleet.TargetID(9) { // target 1 is imputed
-		tr.Add(id)
+		tr.Add(id, "m")
 		if id != 1 {
 			ids = append(ids, id)
 			mustReport(t, tr, id, Sample{Running: Known(int(id * 5 % 7)), UsedBlocks: Known(int(id)), TotalBlocks: Known(9)}, 0)

@@ -19,7 +19,7 @@ func TestChangesKeepUp(t *testing.T) {
 		tr := New(Config{MaxReportAge: 4 * time.Second, Lease: 20 * time.Second})
 		const targets = 14
 		for id := range fleet.TargetID(targets) {
-			tr.Add(id)
+			tr.Add(id, "m")
 		}
 		groups := make([]*Peers, 2)
 		members := [2][]fleet.TargetID{}
@@ -91,7 +91,7 @@ func TestChangesKeepUp(t *testing.T) {
 				tr.Drop(to)
 				members[to%2] = slices.DeleteFunc(members[to%2], func(id fleet.TargetID) bool { return id == to })
 				if r.IntN(2) == 0 {
-					tr.Add(to)
+					tr.Add(to, "m")
 					regroup() // as the oracle does when the fleet has changed
 				}
 			}

@@ -114,7 +114,7 @@ func (t *Tracker) Generating(id DecisionID, outputTokens int, now time.Time) Out
 	return t.tell(Applied)
 }
 
-// Finish releases the booking and learns from its output. An output of 0 teaches nothing.
+// Finish releases the booking and learns from its output how long those of its target's model are. An output of 0 teaches nothing.
 func (t *Tracker) Finish(id DecisionID, outputTokens int, now time.Time) Outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +126,8 @@ func (t *Tracker) Finish(id DecisionID, outputTokens int, now time.Time) Outcome
 	t.heard(b.Gateway)
 	t.learnHabit(b, true, false)
 	if out := max(within(outputTokens, maxTokens), b.amounts.output); out > 0 {
-		t.meanOutput += meanWeight * (float64(out) - t.meanOutput)
+		m := t.targets[b.Target].model
+		m.output += meanWeight * (float64(out) - m.output)
 	}
 	t.release(b)
 	t.count.Finished++

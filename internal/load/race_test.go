@@ -107,7 +107,7 @@ func TestConcurrentUse(t *testing.T) {
 	const goroutines, ops, targets = 16, 3000, 6
 	tr := New(Config{Lease: 200 * time.Millisecond})
 	for id := range fleet.TargetID(targets) {
-		tr.Add(id)
+		tr.Add(id, "m")
 	}
 	ids := []fleet.TargetID{0, 1, 2, 3, 4, 5}
 	var wg sync.WaitGroup
@@ -156,7 +156,7 @@ func TestConcurrentUse(t *testing.T) {
 				case 15:
 					if r.IntN(20) == 0 {
 						tr.Drop(to)
-						tr.Add(to)
+						tr.Add(to, "m")
 					}
 				}
 			}

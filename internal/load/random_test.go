@@ -34,7 +34,7 @@ func TestTrackerMatchesTwin(t *testing.T) {
 			t.Fatalf("op %d, %s: got %+v, want %+v", n, what, got, want)
 		}
 	}
-	tr.Add(0)
+	tr.Add(0, modelOf(0))
 	w.targets[0] = &twinTarget{}
 	var dst []State
 	for n := range ops {
@@ -151,10 +151,10 @@ func TestTrackerMatchesTwin(t *testing.T) {
 		case op < 97 && r.IntN(2) == 0:
 			want := w.drop(func(b *twinBooking) bool { return b.Target == target })
 			w.count.Dropped += uint64(want)
-			delete(w.targets, target)
+			w.forget(target)
 			check(n, "drop", tr.Drop(target), want)
 		default:
-			tr.Add(target)
+			tr.Add(target, modelOf(target))
 			if w.targets[target] == nil {
 				w.targets[target] = &twinTarget{}
 			}
@@ -211,11 +211,11 @@ func TestTrackerMatchesTwin(t *testing.T) {
 			gateways[b.Gateway] = true
 		}
 		delete(gateways, "")
-		if got, want := tr.Stats(), (Stats{w.count, len(w.targets), len(w.bookings), len(gateways), w.output}); got != want {
+		if got, want := tr.Stats(), (Stats{w.count, len(w.targets), len(w.bookings), len(gateways)}); got != want {
 			t.Fatalf("op %d: stats\ngot  %+v\nwant %+v", n, got, want)
 		}
-		if tr.MeanOutput() != w.output {
-			t.Fatalf("op %d: mean output %v, want %v", n, tr.MeanOutput(), w.output)
+		if got, want := tr.MeanOutput(modelOf(target)), w.model(target).output; got != want {
+			t.Fatalf("op %d: mean output %v, want %v", n, got, want)
 		}
 	}
 	for _, need := range []string{

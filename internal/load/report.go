@@ -122,7 +122,8 @@ func (t *Tracker) Reconnected(id fleet.TargetID) {
 }
 
 // beyond is the work a sample shows that the bookings of this moment do not explain. Bookings without a first token
-// explain waiting requests first. A waiting request of which nothing more is said is taken to be like one of ours.
+// explain waiting requests first. A waiting request of which nothing more is said is taken to be like those of ours
+// that are of its model.
 func (t *Tracker) beyond(g *target, s *Sample) external {
 	running, waiting := s.Running.read(), s.Waiting.read()
 	more := max(0, running+waiting-g.booked)
@@ -131,7 +132,7 @@ func (t *Tracker) beyond(g *target, s *Sample) external {
 	if s.WaitingPrefillTokens.Known {
 		e.tokens = float64(max(0, s.WaitingPrefillTokens.read()-g.pendingTok))
 	} else {
-		e.tokens = min(float64(e.waiting)*t.meanUncached, maxTokens)
+		e.tokens = min(float64(e.waiting)*g.model.uncached, maxTokens)
 	}
 	rate := t.cfg.PrefillSecondsPerToken
 	if s.SecondsPerToken > 0 {

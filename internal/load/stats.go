@@ -22,8 +22,6 @@ type Stats struct {
 	Counters
 	// Targets, Bookings and Gateways are the numbers known now; a gateway is known while it has a booking.
 	Targets, Bookings, Gateways int
-	// MeanOutput is as Tracker.MeanOutput.
-	MeanOutput float64
 }
 
 // Stats reads the counters and gauges.
@@ -31,10 +29,9 @@ func (t *Tracker) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return Stats{
-		Counters:   t.count,
-		Targets:    t.known,
-		Bookings:   t.bookings.Len(),
-		Gateways:   len(t.gateways),
-		MeanOutput: t.meanOutput,
+		Counters: t.count,
+		Targets:  t.known,
+		Bookings: t.bookings.Len(),
+		Gateways: len(t.gateways),
 	}
 }

@@ -41,10 +41,17 @@ type Tracker struct {
 	free     *booking // ended ones for reuse, linked through links[byLease].next
 	chosen   uint64   // bookings ever made
 
-	meanOutput   float64
-	meanUncached float64
-	count        Counters
-	scratch      scratch
+	models  map[string]*model // of those that have targets
+	count   Counters
+	scratch scratch
+}
+
+// model is what requests of one model are like. A model of short answers says nothing of one of long ones beside it.
+type model struct {
+	name     string
+	targets  int
+	output   float64 // running means, in tokens
+	uncached float64
 }
 
 // target is one target's record.
@@ -53,6 +60,7 @@ type target struct {
 	hearing // among all that are believed
 
 	id       fleet.TargetID
+	model    *model
 	bookings list
 	prefills list  // those without a first token, in order
 	turn     int64 // when the first of them could begin, unless it came later
@@ -77,13 +85,12 @@ type target struct {
 // New makes an empty tracker.
 func New(cfg Config) *Tracker {
 	return &Tracker{
-		cfg:          cfg.withDefaults(),
-		requests:     make(map[string]*booking),
-		gateways:     make(map[string]*list),
-		habits:       make(map[string]habit),
-		leases:       list{which: byLease},
-		meanOutput:   priorOutput,
-		meanUncached: priorUncached,
+		cfg:      cfg.withDefaults(),
+		requests: make(map[string]*booking),
+		gateways: make(map[string]*list),
+		habits:   make(map[string]habit),
+		leases:   list{which: byLease},
+		models:   make(map[string]*model),
 	}
 }
 
@@ -103,8 +110,9 @@ func (t *Tracker) target(id fleet.TargetID) *target {
 	return t.targets[id]
 }
 
-// Add makes a target known. A known one is left as it is. Ids are expected to be dense: memory grows with the highest.
-func (t *Tracker) Add(id fleet.TargetID) {
+// Add makes a target known, which serves a model. A known one is left as it is. Ids are expected to be dense: memory grows with
+// the highest.
+func (t *Tracker) Add(id fleet.TargetID, name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.target(id) != nil {
@@ -113,12 +121,19 @@ func (t *Tracker) Add(id fleet.TargetID) {
 	for int64(len(t.targets)) <= int64(id) {
 		t.targets = append(t.targets, nil)
 	}
-	t.targets[id] = &target{id: id, bookings: list{which: byTarget}, prefills: list{which: byTurn}, report: report{kvUsed: unknownKV}}
+	m := t.models[name]
+	if m == nil {
+		m = &model{name: name, output: priorOutput, uncached: priorUncached}
+		t.models[name] = m
+	}
+	m.targets++
+	t.targets[id] = &target{id: id, model: m, bookings: list{which: byTarget}, prefills: list{which: byTurn}, report: report{kvUsed: unknownKV}}
 	t.known++
 }
 
-// Drop forgets a target, what it reported, and its bookings, and tells how many those were. Progress of a released
-// booking is Unknown from now on. Dropping an unknown target does nothing.
+// Drop forgets a target, what it reported, and its bookings, and tells how many those were; with the last of a model's targets
+// what that model's requests are like. Progress of a released booking is Unknown from now on. Dropping an unknown target does
+// nothing.
 func (t *Tracker) Drop(id fleet.TargetID) (released int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -134,6 +149,9 @@ func (t *Tracker) Drop(id fleet.TargetID) (released int) {
 		g.peers.leave(g)
 	}
 	t.believed.forget(g)
+	if g.model.targets--; g.model.targets == 0 {
+		delete(t.models, g.model.name)
+	}
 	t.targets[id] = nil
 	t.known--
 	t.count.Dropped += uint64(released)
@@ -165,7 +183,7 @@ func (t *Tracker) BookMarked(b Booking, m Marks, now time.Time) error {
 	n := t.fresh()
 	n.Booking = b
 	n.bookedAt, n.renewed = at, at
-	n.amounts = t.amounts(&b)
+	n.amounts = t.amounts(&b, g.model)
 	if m.Covered > 0 {
 		n.marks, n.markTokens = append(n.marks[:0], m.Blocks...), within(m.Tokens, maxTokens/max(len(m.Blocks), 1))
 		n.amounts.shared = within(m.Covered, int(n.amounts.prompt))
@@ -180,19 +198,19 @@ func (t *Tracker) BookMarked(b Booking, m Marks, now time.Time) error {
 
 	t.chosen++
 	g.lastChosen = t.chosen
-	t.meanUncached += meanWeight * (float64(n.amounts.uncached) - t.meanUncached)
+	g.model.uncached += meanWeight * (float64(n.amounts.uncached) - g.model.uncached)
 	t.count.Booked++
 	return nil
 }
 
 // amounts brings a booking's numbers into range.
-func (t *Tracker) amounts(b *Booking) amounts {
+func (t *Tracker) amounts(b *Booking, m *model) amounts {
 	a := amounts{prompt: within(b.PromptTokens, maxTokens), expected: within(b.ExpectedOutput, t.cfg.MaxExpectedOutput)}
 	a.uncached = within(b.UncachedTokens, int(a.prompt))
 	a.shared = within(b.SharedTokens, int(a.prompt))
 	a.prefill, a.decode = nanos(b.PrefillSeconds), nanos(b.DecodeSeconds)
 	if a.expected == 0 {
-		a.expected = int64(math.Round(min(t.meanOutput, float64(t.cfg.MaxExpectedOutput))))
+		a.expected = int64(math.Round(min(m.output, float64(t.cfg.MaxExpectedOutput))))
 	}
 	return a
 }
@@ -250,11 +268,15 @@ func (t *Tracker) Ages(id DecisionID, now time.Time) Ages {
 	return Ages{Booked: time.Duration(at - b.bookedAt), Told: b.told}
 }
 
-// MeanOutput is the running mean of the outputs of finished requests, in tokens; 200 before the first.
-func (t *Tracker) MeanOutput() float64 {
+// MeanOutput is the running mean of the outputs of a model's finished requests, in tokens; 200 before the first, and of a model
+// without targets.
+func (t *Tracker) MeanOutput(name string) float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.meanOutput
+	if m := t.models[name]; m != nil {
+		return m.output
+	}
+	return priorOutput
 }
 
 // enter adds a booking to a target's sums.

@@ -18,8 +18,7 @@ type twin struct {
 	clock    time.Duration
 	bookings []*twinBooking
 	targets  map[fleet.TargetID]*twinTarget
-	output   float64
-	uncached float64
+	models   map[string]*twinModel
 	count    Counters
 	told     map[string][]news // by gateway: what it did last; see note
 	habits   map[string][2]float64
@@ -27,6 +26,37 @@ type twin struct {
 	presumed []Presumption
 	came     int // arrivals at targets
 	spoken   int // news of bookings
+}
+
+// twinModel is what is learned of a model.
+type twinModel struct{ output, uncached float64 }
+
+// modelOf is what a target serves: two have many targets, one has a single one.
+func modelOf(id fleet.TargetID) string {
+	if id == 8 {
+		return "alone"
+	}
+	return []string{"even", "odd"}[id%2]
+}
+
+// model is what is learned of a target's model.
+func (w *twin) model(id fleet.TargetID) *twinModel {
+	name := modelOf(id)
+	if w.models[name] == nil {
+		w.models[name] = &twinModel{200, 512}
+	}
+	return w.models[name]
+}
+
+// forget drops a target, and with the last its model.
+func (w *twin) forget(id fleet.TargetID) {
+	delete(w.targets, id)
+	for other := range w.targets {
+		if modelOf(other) == modelOf(id) {
+			return
+		}
+	}
+	delete(w.models, modelOf(id))
 }
 
 // news is what a gateway did about a request.
@@ -63,7 +93,7 @@ type twinTarget struct {
 }
 
 func newTwin(cfg Config) *twin {
-	return &twin{cfg: cfg.withDefaults(), targets: map[fleet.TargetID]*twinTarget{}, told: map[string][]news{}, habits: map[string][2]float64{}, output: 200, uncached: 512}
+	return &twin{cfg: cfg.withDefaults(), targets: map[fleet.TargetID]*twinTarget{}, told: map[string][]news{}, habits: map[string][2]float64{}, models: map[string]*twinModel{}}
 }
 
 func (w *twin) find(match func(*twinBooking) bool) *twinBooking {
@@ -106,14 +136,15 @@ func (w *twin) book(b Booking, m Marks) error {
 	n.nanos, n.decode = int64(math.Round(max(b.PrefillSeconds, 0)*1e9)), int64(math.Round(max(b.DecodeSeconds, 0)*1e9))
 	n.expected = min(max(b.ExpectedOutput, 0), w.cfg.MaxExpectedOutput)
 	if n.expected == 0 {
-		n.expected = int(math.Round(w.output))
+		n.expected = int(math.Round(w.model(b.Target).output))
 	}
 	w.came++
 	n.came = w.came
 	w.bookings = append(w.bookings, n)
 	w.count.Booked++
 	w.targets[b.Target].chosen = w.count.Booked
-	w.uncached += 0.01 * (float64(n.fresh) - w.uncached)
+	about := w.model(b.Target)
+	about.uncached += 0.01 * (float64(n.fresh) - about.uncached)
 	return nil
 }
 
@@ -196,7 +227,8 @@ func (w *twin) end(id DecisionID, out int, counter *uint64) Outcome {
 	if counter == &w.count.Finished && !w.inferred {
 		w.note(b, news{isWord: true, ended: true, wasFirst: b.told})
 		if o := max(out, b.output); o > 0 {
-			w.output += 0.01 * (float64(o) - w.output)
+			about := w.model(b.Target)
+			about.output += 0.01 * (float64(o) - about.output)
 		}
 	}
 	if counter != &w.count.Finished && !w.inferred {
@@ -372,7 +404,7 @@ func (w *twin) report(id fleet.TargetID, s Sample) (Belief, error) {
 		beyond := max(0, s.Running.Value+s.Waiting.Value-st.Booked)
 		g.ext = external{waiting: int64(min(beyond, max(0, s.Waiting.Value-st.Prefilling)))}
 		g.ext.decoding = int64(beyond) - g.ext.waiting
-		g.ext.tokens = float64(g.ext.waiting) * w.uncached
+		g.ext.tokens = float64(g.ext.waiting) * w.model(id).uncached
 		if s.WaitingPrefillTokens.Known {
 			g.ext.tokens = max(0, float64(s.WaitingPrefillTokens.Value)-st.PendingPrefillTokens)
 		}

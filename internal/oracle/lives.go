@@ -24,10 +24,10 @@ func (o *Oracle) register(spec fleet.Spec, incarnation uint64, now time.Time) (*
 		}
 		return c.Worker, nil
 	}
-	o.bury(c.Dropped, workerGone(spec.Worker))
 	for _, id := range c.Worker.Targets {
-		o.load.Add(id)
+		o.load.Add(id, c.Worker.Model) // before the former life goes: what is known of the model stays
 	}
+	o.bury(c.Dropped, workerGone(spec.Worker))
 	o.addFeeds(c.Worker) // last: a target without a feed is no candidate yet
 	event := "registered"
 	if before != nil {

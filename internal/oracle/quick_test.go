@@ -469,7 +469,7 @@ func TestBeingBornIsNotYetThere(t *testing.T) {
 		t.Errorf("no feeds: %v, want unavailable", err)
 	}
 	for _, id := range c.Worker.Targets {
-		o.load.Add(id)
+		o.load.Add(id, "m")
 	}
 	o.addFeeds(c.Worker)
 	if a, err := o.Route(t.Context(), q, t0); err != nil || a.Candidates != 2 {

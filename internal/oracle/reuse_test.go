@@ -432,7 +432,8 @@ func TestNewWorkersCostAsTheOthers(t *testing.T) {
 }
 
 // TestModelsLearnApart: in a fleet of two models what leaves the caches of one comes back at once and never does in the other, so
-// that only with the first it costs something to push it out, and only to the first requests return. Who joins one of them learns
+// that only with the first it costs something to push it out, and only to the first requests return; and
+// its answers are longer. Who joins one of them learns
 // from its own kind, and a model without workers leaves nothing behind.
 func TestModelsLearnApart(t *testing.T) {
 	o, now := New(Config{}, nil), t0
@@ -441,9 +442,9 @@ func TestModelsLearnApart(t *testing.T) {
 		seq  uint64
 		next uint32
 	}
-	begin := func(worker, model string) *BlockSession {
+	begin := func(worker, model string, incarnation uint64) *BlockSession {
 		s, _, err := o.OpenBlocks(&Hello{
-			Spec: fleet.Spec{Worker: worker, Model: model, BlockSize: size, DPSize: 1}, Incarnation: 1, NextSequence: 1,
+			Spec: fleet.Spec{Worker: worker, Model: model, BlockSize: size, DPSize: 1}, Incarnation: incarnation, NextSequence: 1,
 		}, now)
 		if err != nil {
 			t.Fatal(err)
@@ -452,7 +453,7 @@ func TestModelsLearnApart(t *testing.T) {
 	}
 	models := map[string]*served{}
 	for _, model := range []string{"talks", "forgets"} {
-		models[model] = &served{s: begin(model, model), next: 1_000_000}
+		models[model] = &served{s: begin(model, model, 1), next: 1_000_000}
 	}
 	turn := func(model string) {
 		m := models[model]
@@ -466,7 +467,8 @@ func TestModelsLearnApart(t *testing.T) {
 		p := prompt(contents...)
 		a := route(t, o, p, func(r *RouteRequest) { r.Model = model }, now)
 		for _, step := range []Step{FirstToken, Finished} {
-			if _, err := o.Progress(&Event{Decision: a.Decision, Step: step, Cached: -1}, now); err != nil {
+			e := Event{Decision: a.Decision, Step: step, Cached: -1, OutputTokens: map[string]int{"talks": 2000, "forgets": 1}[model]}
+			if _, err := o.Progress(&e, now); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -487,13 +489,20 @@ func TestModelsLearnApart(t *testing.T) {
 	cost := func(worker string) policy.CostModel {
 		return o.feed(o.fleet.View().Worker(worker).Targets[0]).pricing.Load().cost
 	}
+	if long, short := o.load.MeanOutput("talks"), o.load.MeanOutput("forgets"); long < 250 || short > 190 {
+		t.Errorf("outputs of 2,000 tokens and of 1 are taken to be of %v and %v", long, short)
+	}
 	if c := cost("talks"); c.Again < 0.8 || c.Returns < 2 {
 		t.Errorf("of the model whose prompts come back %v of what leaves does, and %v return", c.Again, c.Returns)
 	}
 	if c := cost("forgets"); c.Again != 0 || c.Returns != 0 {
 		t.Errorf("of the model whose prompts are new %v of what leaves comes back, and %v return", c.Again, c.Returns)
 	}
-	begin("late", "forgets")
+	known := o.load.MeanOutput("talks")
+	if begin("talks", "talks", 2); o.load.MeanOutput("talks") != known { // it is reborn, and was the only one
+		t.Error("how long outputs are is forgotten with a life of the only worker")
+	}
+	begin("late", "forgets", 1)
 	if c := cost("late"); c.Returns != 0 {
 		t.Errorf("%v return to who joins the model whose prompts are new", c.Returns)
 	}

@@ -197,7 +197,7 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 	}
 	expected := float64(r.ExpectedOutput)
 	if expected == 0 {
-		expected = o.load.MeanOutput()
+		expected = o.load.MeanOutput(r.Model)
 	}
 	req := &w.req
 	*req = policy.Request{

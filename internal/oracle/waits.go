@@ -341,7 +341,7 @@ func (w *waits) count() {
 func (o *Oracle) holdTime(r *RouteRequest) float64 {
 	out := float64(r.ExpectedOutput)
 	if out == 0 {
-		out = o.load.MeanOutput()
+		out = o.load.MeanOutput(r.Model)
 	}
 	q := policy.Request{PromptTokens: r.Prompt.Length, ExpectedOutput: out}
 	return o.fallback.PrefillTime(r.Prompt.Length, 0) + out*policy.TPOT(&q, &policy.Candidate{Cost: o.fallback})

@@ -511,7 +511,7 @@ type RouteRequest struct {
 	// Multimodal items under the prompt's placeholders, in any order; at most 4,096, and together at most four times as
 	// many tokens as the prompt has. Only with tokens: block_hashes must have them in already, and text has no places.
 	Multimodal []*MultimodalItem `protobuf:"bytes,8,rep,name=multimodal,proto3" json:"multimodal,omitempty"`
-	// Output tokens expected; 0 means unknown, and the fleet's running mean is used.
+	// Output tokens expected; 0 means unknown, and the running mean of the model's requests is used.
 	ExpectedOutputTokens uint32 `protobuf:"varint,9,opt,name=expected_output_tokens,json=expectedOutputTokens,proto3" json:"expected_output_tokens,omitempty"`
 	// Higher is more urgent; 0 is normal. Of the questions that wait for a place (max_queue_seconds) the most urgent go first,
 	// and the least urgent go away first when too many wait. Where nobody waits it changes nothing.
