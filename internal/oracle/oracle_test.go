@@ -323,27 +323,55 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
+// TestASessionHasAPlaceInEachModel: an agent that asks a large model and a small one by turns stays where it was in both.
+func TestASessionHasAPlaceInEachModel(t *testing.T) {
+	o := New(Config{}, nil)
+	for _, model := range []string{"large", "small"} {
+		for i := range 3 {
+			if _, err := o.Register(fleet.Spec{Worker: fmt.Sprint(model, i), Model: model, BlockSize: size, DPSize: 1}, t0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	last := map[string]fleet.TargetID{}
+	for turn := range 4 {
+		for _, model := range []string{"large", "small"} {
+			a := route(t, o, prompt(uint32(turn)), func(r *RouteRequest) { r.Model, r.Session = model, "agent" }, t0)
+			if _, err := o.Progress(&Event{Decision: a.Decision, Step: Finished, OutputTokens: 1, Cached: -1}, t0); err != nil {
+				t.Fatal(err)
+			}
+			want := SessionStayed
+			if turn == 0 {
+				want, last[model] = SessionNone, a.Target.ID
+			}
+			if a.Session != want || a.Target.ID != last[model] {
+				t.Errorf("turn %d at %s: %v at target %d, want %v at %d", turn, model, a.Session, a.Target.ID, want, last[model])
+			}
+		}
+	}
+}
+
 func TestSessionsAreBounded(t *testing.T) {
 	r := fleet.NewRegistry(10)
 	c, err := r.Register(fleet.Spec{Worker: "w", DPSize: 1}, 1, t0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLRU(3)
+	l, often := newLRU(3), sessionKey{"m", "often"}
 	for i := range 100 {
-		l.put(fmt.Sprint(i), c.Worker.Targets[0], c.Worker)
-		l.put("often", c.Worker.Targets[0], c.Worker)
+		l.put(sessionKey{"m", fmt.Sprint(i)}, c.Worker.Targets[0], c.Worker)
+		l.put(often, c.Worker.Targets[0], c.Worker)
 	}
 	if l.order.Len() != 3 || len(l.byKey) != 3 {
 		t.Errorf("%d sessions, bound 3", l.order.Len())
 	}
-	if _, got := l.get("often", r.View()); got != SessionStayed {
+	if _, got := l.get(often, r.View()); got != SessionStayed {
 		t.Error("the session that is used is forgotten")
 	}
 	if _, err := r.Register(fleet.Spec{Worker: "w", DPSize: 1}, 2, t0); err != nil {
 		t.Fatal(err)
 	}
-	if _, got := l.get("often", r.View()); got != SessionWorkerGone {
+	if _, got := l.get(often, r.View()); got != SessionWorkerGone {
 		t.Error("a session is bound to a life that has ended")
 	}
 }

@@ -47,7 +47,7 @@ func (o *Oracle) pick(r *RouteRequest, req *policy.Request, now time.Time, w *wo
 	}
 	w.eligible = len(table.Members)
 	deepest := w.tell(&table, r.Prompt.Length, b)
-	w.last, w.session = o.sessions.get(r.Session, o.fleet.View())
+	w.last, w.session = o.sessions.get(sessionKey{r.Model, r.Session}, o.fleet.View())
 	table.Session, table.HasSession = w.last, w.session == SessionStayed
 
 	busy := ro.busy

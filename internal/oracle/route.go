@@ -304,7 +304,7 @@ func (o *Oracle) decide(r *RouteRequest, t *Ticket, now time.Time, w *work) (*An
 	o.recordings.begin(a, r.Session, p.size, p.chain)
 	w.best = w.picks[w.choice.Best]
 	if r.Session != "" {
-		o.sessions.put(r.Session, best.id, best.worker)
+		o.sessions.put(sessionKey{best.worker.Model, r.Session}, best.id, best.worker)
 	}
 	if f != nil {
 		f.decisions.Add(1)
@@ -431,7 +431,7 @@ func (o *Oracle) look(r *RouteRequest, now time.Time, w *work) error {
 		w.peers = append(w.peers, w.excluded[i].id)
 	}
 	w.states = o.load.StatesAmong(w.ids, w.peers, now, w.states[:0])
-	w.last, w.session = o.sessions.get(r.Session, view)
+	w.last, w.session = o.sessions.get(sessionKey{r.Model, r.Session}, view)
 	for i := range w.targets {
 		c := &w.targets[i]
 		c.state = w.states[i]

@@ -516,7 +516,7 @@ type RouteRequest struct {
 	// Higher is more urgent; 0 is normal. Of the questions that wait for a place (max_queue_seconds) the most urgent go first,
 	// and the least urgent go away first when too many wait. Where nobody waits it changes nothing.
 	Priority int32 `protobuf:"varint,10,opt,name=priority,proto3" json:"priority,omitempty"`
-	// Conversation the request belongs to; at most 128 bytes. Equal choices stay with the session's last worker.
+	// Conversation the request belongs to; at most 128 bytes. Equal choices stay with the session's last worker of this model.
 	SessionId string `protobuf:"bytes,11,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Which part of the work to place.
 	Phase Phase `protobuf:"varint,12,opt,name=phase,proto3,enum=kvoracle.v1.Phase" json:"phase,omitempty"`
