@@ -34,7 +34,8 @@ type Worker struct {
 	MaxRunning int
 	// MaxRequests is how many requests a rank accepts; 0: unlimited.
 	MaxRequests int
-	// PerformanceClass names a hardware and model class; empty: the default one.
+	// PerformanceClass names a hardware and model class, whose workers learn together what work costs; empty: the default
+	// prior, and those of a model that name none learn together.
 	PerformanceClass string
 
 	// Incarnation is one life of the engine process, higher at each restart; all ranks of a worker share it. A higher

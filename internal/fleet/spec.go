@@ -68,7 +68,7 @@ type Spec struct {
 	Capacity    [NumTiers]uint64  // blocks per tier of one rank; 0: unknown
 	MaxRunning  int               // requests a rank runs at once; 0: unknown
 	MaxRequests int               // requests a rank accepts; 0: unlimited
-	Class       string            // performance class; empty: the default one
+	Class       string            // performance class; empty: none named
 }
 
 // sameLife reports whether next can replace s without dropping what is known: nothing that gives blocks or bookings

@@ -1,13 +1,15 @@
 package learn
 
 import (
+	"maps"
 	"math"
 	"sync"
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
 )
 
-// MaxClasses bounds the performance classes that are learned together. Workers of further ones learn alone.
+// MaxClasses bounds the classes that are learned together. Beyond it those that have no targets are forgotten, and if all have some,
+// the targets of further ones learn alone.
 const MaxClasses = 1024
 
 const (
@@ -33,8 +35,9 @@ type Learner struct {
 	now     float64 // the latest that was told
 }
 
-// class is what is learned of a performance class.
+// class is what is learned of the targets that are taken to be alike.
 type class struct {
+	targets int
 	fit     fit
 	told    Learned // as last published
 	isNewer bool    // than what was published
@@ -80,22 +83,32 @@ func (l *Learner) Begin(id fleet.TargetID, name string) {
 	for int64(len(l.targets)) <= int64(id) {
 		l.targets = append(l.targets, nil)
 	}
+	l.drop(id)
 	c := l.classes[name]
 	if c == nil {
 		c = &class{fit: newFit()}
 		c.publish()
+		if len(l.classes) >= MaxClasses {
+			maps.DeleteFunc(l.classes, func(_ string, c *class) bool { return c.targets == 0 })
+		}
 		if len(l.classes) < MaxClasses {
 			l.classes[name] = c
 		}
 	}
+	c.targets++
 	l.targets[id] = &target{class: c, pace: newPace(), told: 1}
 }
 
-// Drop forgets a target.
+// Drop forgets a target. What its class has learned stays, for who joins it later.
 func (l *Learner) Drop(id fleet.TargetID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if int64(id) < int64(len(l.targets)) {
+	l.drop(id)
+}
+
+func (l *Learner) drop(id fleet.TargetID) {
+	if t := l.target(id); t != nil {
+		t.class.targets--
 		l.targets[id] = nil
 	}
 }

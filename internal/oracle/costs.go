@@ -45,11 +45,20 @@ func (o *Oracle) reprice(w *fleet.Worker) {
 			continue
 		}
 		if p == nil || p.class != w.Class {
-			o.learn.Begin(id, w.Class)
+			o.learn.Begin(id, alike(w))
 		}
 		f.pricing.Store(o.priced(f, w.Class, prior))
 		o.load.Touch(id)
 	}
+}
+
+// alike names those that learn together what work costs: a worker's class, or where it names none those of its model that name
+// none, since models differ more than machines do.
+func alike(w *fleet.Worker) string {
+	if w.Class == "" {
+		return "model " + w.Model
+	}
+	return "class " + w.Class
 }
 
 // relearn takes over what was learned of a target.

@@ -76,7 +76,7 @@ func (o *Oracle) addFeeds(w *fleet.Worker) {
 		}
 		o.steady.cover(id)
 		f := &feed{o: o, target: id, steady: o.steady.at(id), usage: o.reuse.model(w.Model)}
-		o.learn.Begin(id, w.Class)
+		o.learn.Begin(id, alike(w))
 		f.pricing.Store(o.priced(f, w.Class, o.prior(w)))
 		o.feeds[id] = f
 	}

@@ -32,6 +32,17 @@ func prompt(contents ...uint32) Prompt {
 	return Prompt{Tokens: ids, Length: len(ids)}
 }
 
+// wide is the size of the blocks of long prompts, which are quickly made of so many new blocks.
+const wide = 64
+
+func wideFrom(first uint64, blocks int) Prompt {
+	p := Prompt{LocalsSize: wide, Length: blocks * wide}
+	for i := range uint64(blocks) {
+		p.Locals = append(p.Locals, block.Local((first+i)*0x9E3779B97F4A7C15))
+	}
+	return p
+}
+
 func chain(contents ...uint32) []block.ID {
 	ks := block.Identity{Model: "m", BlockSize: size}.Keyspace()
 	return block.AppendTokenChain(nil, ks, prompt(contents...).Tokens, size)
@@ -483,6 +494,57 @@ func TestScoresAreFinite(t *testing.T) {
 		for _, v := range []float64{row.Score.Cost, row.Score.TTFT, row.Score.Terms.Sum(), a.TTFT} {
 			if math.IsNaN(v) || math.IsInf(v, 0) {
 				t.Errorf("%s: %+v is not finite", row.Target.Worker, row.Score)
+			}
+		}
+	}
+}
+
+// TestModelsWithoutAClassLearnApart: of two models whose workers name no class one costs a quarter of the prior and one four times
+// that. Who joins either is taken to be like the workers of its model. Where all name a class they learn together.
+func TestModelsWithoutAClassLearnApart(t *testing.T) {
+	const blocks = 60
+	truth := map[string]float64{"small": 0.25, "large": 4}
+	for _, class := range []string{"", "shared"} {
+		o, now := New(Config{}, nil), t0
+		join := func(name, model string) {
+			if _, err := o.Register(fleet.Spec{Worker: name, Model: model, BlockSize: wide, DPSize: 1, Class: class}, now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for model := range truth {
+			join(model+"0", model)
+			join(model+"1", model)
+		}
+		next := uint64(1)
+		ask := func(model, worker string) *Answer {
+			next += blocks
+			return route(t, o, wideFrom(next, blocks), func(r *RouteRequest) {
+				if r.Model = model; worker != "" {
+					r.Allowed, r.DryRun = []string{worker}, true
+				}
+			}, now)
+		}
+		prior := o.fallback.PrefillTime(blocks*wide, 0)
+		for range 80 {
+			for _, model := range []string{"large", "small"} {
+				a := ask(model, "")
+				ttft := truth[model] * prior
+				now = now.Add(time.Duration(ttft * 1e9))
+				for _, e := range []Event{{Step: FirstToken, TTFT: ttft}, {Step: Finished, OutputTokens: 1, Cached: -1}} {
+					e.Decision = a.Decision
+					if _, err := o.Progress(&e, now); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			o.Tick(now)
+		}
+		for model, x := range truth {
+			join(model+" late", model)
+			got := ask(model, model+" late").TTFT / (x * prior)
+			isRight := got > 0.8 && got < 1.25
+			if isRight != (class == "") {
+				t.Errorf("class %q: of a worker of the %s model that has joined a first token is predicted after %.2f of its time", class, model, got)
 			}
 		}
 	}

@@ -436,15 +436,16 @@ func TestNewWorkersCostAsTheOthers(t *testing.T) {
 // its answers are longer. Who joins one of them learns
 // from its own kind, and a model without workers leaves nothing behind.
 func TestModelsLearnApart(t *testing.T) {
+	const blocks = 750 // more than agedOver of the sample
 	o, now := New(Config{}, nil), t0
 	type served struct {
 		s    *BlockSession
 		seq  uint64
-		next uint32
+		next uint64
 	}
 	begin := func(worker, model string, incarnation uint64) *BlockSession {
 		s, _, err := o.OpenBlocks(&Hello{
-			Spec: fleet.Spec{Worker: worker, Model: model, BlockSize: size, DPSize: 1}, Incarnation: incarnation, NextSequence: 1,
+			Spec: fleet.Spec{Worker: worker, Model: model, BlockSize: wide, DPSize: 1}, Incarnation: incarnation, NextSequence: 1,
 		}, now)
 		if err != nil {
 			t.Fatal(err)
@@ -458,13 +459,9 @@ func TestModelsLearnApart(t *testing.T) {
 	turn := func(model string) {
 		m := models[model]
 		if model == "forgets" {
-			m.next += 12_000 // each prompt is new
+			m.next += blocks // each prompt is new
 		}
-		var contents []uint32
-		for i := range uint32(12_000) { // more than agedOver of the sample
-			contents = append(contents, m.next+i)
-		}
-		p := prompt(contents...)
+		p := wideFrom(m.next, blocks)
 		a := route(t, o, p, func(r *RouteRequest) { r.Model = model }, now)
 		for _, step := range []Step{FirstToken, Finished} {
 			e := Event{Decision: a.Decision, Step: step, Cached: -1, OutputTokens: map[string]int{"talks": 2000, "forgets": 1}[model]}
@@ -472,7 +469,7 @@ func TestModelsLearnApart(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ids := block.AppendTokenChain(nil, block.Identity{Model: model, BlockSize: size}.Keyspace(), p.Tokens, size)
+		ids := block.AppendChain(nil, block.Identity{Model: model, BlockSize: wide}.Keyspace(), p.Locals)
 		for _, op := range []Op{{Kind: OpStore, IsRoot: true, IDs: ids}, {Kind: OpRemove, IDs: ids}} {
 			m.seq++
 			if ack, err := m.s.Batch(m.seq, m.seq, []Op{op}, now); err != nil || ack.Awaiting {

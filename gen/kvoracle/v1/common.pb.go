@@ -603,7 +603,8 @@ type WorkerSpec struct {
 	// Requests one rank accepts, running and waiting, before it refuses; 0 means unlimited. A full target is excluded
 	// from choice.
 	MaxRequests uint32 `protobuf:"varint,10,opt,name=max_requests,json=maxRequests,proto3" json:"max_requests,omitempty"`
-	// Names a hardware and model class ("h100-8b"); cost priors are per class. Empty means the default class.
+	// Names a hardware and model class ("h100-8b"); cost priors are per class, and those of a class learn together
+	// what work costs. Empty means the default prior; those of a model that name no class learn together.
 	PerformanceClass string `protobuf:"bytes,11,opt,name=performance_class,json=performanceClass,proto3" json:"performance_class,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
