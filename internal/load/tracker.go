@@ -38,8 +38,8 @@ type Tracker struct {
 	presumed []Presumption    // see Presumed
 	leases   list
 	believed believed
-	free     *booking // ended ones for reuse, linked through links[byLease].next
-	chosen   uint64   // bookings ever made
+	free     []*booking // ended ones for reuse, in a list beside them: nobody has looked at them for long
+	chosen   uint64     // bookings ever made
 
 	models  map[string]*model // of those that have targets
 	count   Counters
@@ -337,24 +337,21 @@ func (t *Tracker) release(b *booking) {
 		delete(t.requests, b.RequestID)
 	}
 	*b = booking{marks: b.marks[:0]}
-	b.links[byLease].next = t.free
-	t.free = b
+	t.free = append(t.free, b)
 }
 
 // fresh takes an ended booking for reuse. Where there is none it makes some that lie side by side, as they will be used.
 func (t *Tracker) fresh() *booking {
-	if t.free == nil {
+	if len(t.free) == 0 {
 		some := make([]booking, bookingsMade)
 		for i := range some {
 			some[i].marks = some[i].room[:0]
-			if i > 0 {
-				some[i-1].links[byLease].next = &some[i]
-			}
+			t.free = append(t.free, &some[len(some)-1-i])
 		}
-		t.free = &some[0]
 	}
-	b := t.free
-	t.free = b.links[byLease].next // pushBack overwrites the link
+	last := len(t.free) - 1
+	b := t.free[last]
+	t.free = t.free[:last]
 	return b
 }
 

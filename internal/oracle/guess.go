@@ -28,7 +28,7 @@ type guesses struct {
 	queue   []due     // a heap; see guessqueue.go
 	epoch   time.Time // the first now
 	targets []*guess  // by TargetID: the newest of those there, see guess.next
-	free    *guess    // gone ones for reuse, linked through next
+	free    []*guess  // gone ones for reuse, in a list beside them: nobody has looked at them for long
 	blocks  int
 	max     int
 	forgone uint64        // prompts not remembered for want of room
@@ -97,11 +97,11 @@ func (g *guesses) put(id load.DecisionID, target fleet.TargetID, chain []block.I
 		g.forgone++
 		return
 	}
-	x := g.free
-	if x == nil {
-		x = new(guess)
+	var x *guess
+	if last := len(g.free) - 1; last >= 0 {
+		x, g.free = g.free[last], g.free[:last]
 	} else {
-		g.free = x.next
+		x = new(guess)
 	}
 	*x = guess{id: id, target: target, end: g.tree.add(chain, target), next: g.of(target)}
 	if x.next != nil {
@@ -199,8 +199,8 @@ func (g *guesses) shorten(x *guess, n int) {
 	}
 	g.living.Remove(x.id)
 	g.unqueue(x.place)
-	*x = guess{next: g.free}
-	g.free = x
+	*x = guess{}
+	g.free = append(g.free, x)
 }
 
 // expire drops what is due. It returns what nobody has said the end of.

@@ -189,7 +189,8 @@ func (m *remembered) note(a *Answer, w *work, isPair bool) {
 	}
 	for i := range a.Alternatives {
 		c := &w.targets[w.picks[w.choice.Order[1+i]]]
-		m.alternatives[i] = runnerUp{c.worker, c.id, int32(c.rank), few(&c.held), a.Alternatives[i].TTFT}
+		x := &m.alternatives[i]
+		x.worker, x.id, x.rank, x.held, x.ttft = c.worker, c.id, int32(c.rank), few(&c.held), a.Alternatives[i].TTFT
 		m.pictures[i] = pictureOf(c)
 		m.numAlternatives++
 	}
@@ -267,9 +268,7 @@ func (k *kept) fill(c *candidate, s *policy.Score) {
 	k.held, k.usable = few(&c.held), few(&c.usable)
 	k.expected, k.inFlight, k.why, k.picture = int32(c.guess), int32(c.state.InFlight), c.why, pictureOf(c)
 	k.uncached, k.cached, k.cost, k.ttft = int32(s.Uncached), int32(s.Cached), float32(s.Cost), float32(s.TTFT)
-	for i, v := range s.Terms.Values() {
-		k.terms[i] = float32(v)
-	}
+	s.Terms.Narrow(&k.terms)
 }
 
 // begin notes who would prefill, or nobody.

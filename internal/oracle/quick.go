@@ -168,9 +168,10 @@ func (w *work) takeOf(k *kind, id fleet.TargetID, as form, b *board, req *policy
 
 // take appends a target to the candidates of the decision, as the next in rank; the policy was told the same of it as in as.
 func (w *work) take(h *hold, as *policy.Holder, b *board, req *policy.Request) {
-	s, p := w.roster.at(h.id), &b.posts[h.id]
-	w.targets = append(w.targets, candidate{worker: s.worker, rank: int(s.rank), hold: *h, state: p.state, cost: p.cost})
-	at := len(w.targets) - 1
+	s, p, at := w.roster.at(h.id), &b.posts[h.id], len(w.targets)
+	w.targets = append(w.targets, candidate{})
+	c := &w.targets[at] // filled in where it stays, as in addCandidate
+	c.hold, c.worker, c.rank, c.state, c.cost = *h, s.worker, int(s.rank), p.state, p.cost
 	w.addCandidate(at)
 	w.choice.Order = append(w.choice.Order, at)
 	w.choice.Scores = append(w.choice.Scores, policy.Score{})

@@ -463,13 +463,12 @@ func preferred(x *fleet.Worker, r *RouteRequest) int {
 
 // addCandidate makes a candidate of the policy of targets[i].
 func (w *work) addCandidate(i int) {
-	c := &w.targets[i]
-	x := policy.Candidate{
-		Target: c.id, Cached: c.usable, Expected: c.guess, Held: c.held.Total(), Shared: c.shared,
-		SameSession: w.session == SessionStayed && w.last == c.id, Cost: c.cost, IsClamped: true,
-	}
-	loadOf(&x, &c.state)
-	w.picks, w.cands = append(w.picks, i), append(w.cands, x)
+	// It is filled in where it stays: a copy of what was only just written waits for that to be written.
+	w.picks, w.cands = append(w.picks, i), append(w.cands, policy.Candidate{})
+	c, x := &w.targets[i], &w.cands[len(w.cands)-1]
+	c.tell(x)
+	x.SameSession, x.Cost, x.IsClamped = w.session == SessionStayed && w.last == c.id, c.cost, true
+	loadOf(x, &c.state)
 }
 
 // alternatives appends the next best to out.

@@ -154,6 +154,12 @@ func (t *Terms) Values() [NumTerms]float64 {
 	return [...]float64{t.Queue, t.Prefill, t.Fleet, t.Evict, t.Stay, t.Decode, t.Transfer, t.Memory, t.Batch, t.Copy}
 }
 
+// Narrow puts them, in the same order, into half the memory.
+func (t *Terms) Narrow(to *[NumTerms]float32) {
+	to[0], to[1], to[2], to[3], to[4] = float32(t.Queue), float32(t.Prefill), float32(t.Fleet), float32(t.Evict), float32(t.Stay)
+	to[5], to[6], to[7], to[8], to[9] = float32(t.Decode), float32(t.Transfer), float32(t.Memory), float32(t.Batch), float32(t.Copy)
+}
+
 // TermsOf is the reverse of Values.
 func TermsOf(v *[NumTerms]float64) Terms {
 	return Terms{
