@@ -110,7 +110,7 @@ func (r *routeService) giveBack(a *oracle.Answer) {
 // decide is one decision with its span, and with the waiting for a place that it may take.
 func (r *routeService) decide(ctx context.Context, q *transport.Question) (*oracle.Answer, error) {
 	d := decision{r: r, q: q}
-	if err := d.begin(ctx); d.ticket == nil {
+	if err := d.begin(ctx, time.Now()); d.ticket == nil {
 		return d.answer, err
 	}
 	return d.wait()
@@ -128,7 +128,7 @@ type decision struct {
 }
 
 // begin decides, unless that means waiting.
-func (d *decision) begin(ctx context.Context) error {
+func (d *decision) begin(ctx context.Context, now time.Time) error {
 	s := d.r.s
 	d.ctx, d.span = s.tel.StartDecision(ctx)
 	req, err := d.q.Request(s.limits)
@@ -137,7 +137,7 @@ func (d *decision) begin(ctx context.Context) error {
 	}
 	if err == nil {
 		req.Room = &d.q.Room
-		d.answer, d.ticket, err = s.oracle.Ask(d.ctx, req, time.Now())
+		d.answer, d.ticket, err = s.oracle.Ask(d.ctx, req, now)
 	}
 	if d.ticket == nil {
 		d.end(err)
@@ -266,7 +266,7 @@ func (x *exchange) answer(ctx context.Context, at time.Time) error {
 	if limit := q.Timeout(); limit > 0 && time.Since(at) > limit {
 		err = oracle.Fault(oracle.Expired, oracle.ReasonDeadline, "timeout_ms", "", "the question waited too long")
 	} else if err = s.guard.mayAskMore(ctx, at); err == nil {
-		err = d.begin(ctx)
+		err = d.begin(ctx, at)
 	}
 	if d.ticket != nil {
 		x.waitAside(d, at)

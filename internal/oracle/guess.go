@@ -103,7 +103,7 @@ func (g *guesses) put(id load.DecisionID, target fleet.TargetID, chain []block.I
 	} else {
 		x = new(guess)
 	}
-	*x = guess{id: id, target: target, end: g.tree.add(chain, target), next: g.of(target)}
+	x.id, x.target, x.end, x.next = id, target, g.tree.add(chain, target), g.of(target)
 	if x.next != nil {
 		x.next.prev = x
 	}

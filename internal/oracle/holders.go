@@ -218,8 +218,16 @@ func (w *work) countAlike(k uint8, x *some, alike uint64) {
 	if n > 32 {
 		w.usual(k)
 	}
-	if n >= 24 && x.isDense() {
-		paint(w.kind[x.at:x.at+bits.OnesCount64(x.all)], k, alike>>bits.TrailingZeros64(x.all))
+	if x.isDense() {
+		first := bits.TrailingZeros64(x.all)
+		list := w.kind[x.at : x.at+bits.OnesCount64(x.all)]
+		if alike >>= first; n >= 24 {
+			paint(list, k, alike)
+			return
+		}
+		for ; alike != 0; alike &= alike - 1 {
+			list[bits.TrailingZeros64(alike)] = k
+		}
 		return
 	}
 	for ; alike != 0; alike &= alike - 1 {
