@@ -282,14 +282,11 @@ func (k *kept) row() Row {
 	r := Row{
 		Target:   refTo(k.worker, k.id, k.rank),
 		Excluded: k.why, Matched: many(&k.held), Usable: many(&k.usable), Expected: int(k.expected), InFlight: int(k.inFlight),
-		Score:  policy.Score{Cost: float64(k.cost), TTFT: float64(k.ttft), Uncached: int(k.uncached), Cached: int(k.cached)},
+		Score: policy.Score{
+			Terms: policy.TermsOf(&k.terms), Cost: float64(k.cost), TTFT: float64(k.ttft), Uncached: int(k.uncached), Cached: int(k.cached),
+		},
 		Blocks: k.picture.blocks, Load: k.picture.load,
 	}
-	var terms [policy.NumTerms]float64
-	for i, v := range k.terms {
-		terms[i] = float64(v)
-	}
-	r.Score.Terms = policy.TermsOf(&terms)
 	if k.start != nil {
 		start := refTo(k.start, k.startID, k.startRank)
 		r.Prefill, r.PrefillBlocks, r.PrefillLoad = &start, k.startPicture.blocks, k.startPicture.load

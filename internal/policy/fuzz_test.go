@@ -120,8 +120,10 @@ func checkDecision(t *testing.T, p Policy, req *Request, cands []Candidate, d *D
 	least := math.Inf(1)
 	for i := range d.Scores {
 		s := &d.Scores[i]
-		for _, v := range s.Terms.Values() {
-			if !(v >= 0 && v <= MaxTerm) {
+		terms := s.Terms.Named()
+		terms[NumTerms-1].Seconds = s.Terms.Copy // which is shown taken away
+		for _, x := range terms {
+			if v := x.Seconds; !(v >= 0 && v <= MaxTerm) {
 				t.Fatalf("%s: candidate %d: term out of range: %+v", p.Name(), i, *s)
 			}
 		}

@@ -149,21 +149,17 @@ func (t *Terms) Named() [NumTerms]Term {
 // NumTerms is how many terms there are.
 const NumTerms = 10
 
-// Values lists the terms in the order of their fields.
-func (t *Terms) Values() [NumTerms]float64 {
-	return [...]float64{t.Queue, t.Prefill, t.Fleet, t.Evict, t.Stay, t.Decode, t.Transfer, t.Memory, t.Batch, t.Copy}
-}
-
-// Narrow puts them, in the same order, into half the memory.
+// Narrow puts the terms, in the order of their fields, into half the memory, with seven digits each.
 func (t *Terms) Narrow(to *[NumTerms]float32) {
 	to[0], to[1], to[2], to[3], to[4] = float32(t.Queue), float32(t.Prefill), float32(t.Fleet), float32(t.Evict), float32(t.Stay)
 	to[5], to[6], to[7], to[8], to[9] = float32(t.Decode), float32(t.Transfer), float32(t.Memory), float32(t.Batch), float32(t.Copy)
 }
 
-// TermsOf is the reverse of Values.
-func TermsOf(v *[NumTerms]float64) Terms {
+// TermsOf is the reverse of Narrow.
+func TermsOf(v *[NumTerms]float32) Terms {
 	return Terms{
-		Queue: v[0], Prefill: v[1], Fleet: v[2], Evict: v[3], Stay: v[4], Decode: v[5], Transfer: v[6], Memory: v[7], Batch: v[8], Copy: v[9],
+		Queue: float64(v[0]), Prefill: float64(v[1]), Fleet: float64(v[2]), Evict: float64(v[3]), Stay: float64(v[4]),
+		Decode: float64(v[5]), Transfer: float64(v[6]), Memory: float64(v[7]), Batch: float64(v[8]), Copy: float64(v[9]),
 	}
 }
 
