@@ -53,6 +53,34 @@ func TestAuthz(t *testing.T) {
 	}
 }
 
+// TestAuthzPathsAreTheClients: they are no paths of ours to mend, and a redirection would be Envoy's answer to its client.
+func TestAuthzPathsAreTheClients(t *testing.T) {
+	r := upHTTP(t, Config{})
+	ask := func(path, name, value string) (code int, choice string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.s.HTTPAddr().String()+"/envoy"+path, strings.NewReader(gieBody))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set(name, value)
+		got, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = got.Body.Close()
+		return got.StatusCode, got.Header.Get(gieChoice)
+	}
+	for _, path := range []string{"//v1/completions", "/a/../v1/completions", "/./v1/completions/", "/..//v1/completions"} {
+		for _, agent := range []string{"envoy", "ünlesbar"} { // the second is left to net/http
+			if code, choice := ask(path, "X-Name", agent); code != http.StatusOK || choice != "w1:8000" {
+				t.Errorf("%s by %s: %d and %q", path, agent, code, choice)
+			}
+		}
+	}
+	if code, _ := ask("/v1/completions", "Sec-Fetch-Site", "cross-site"); code != http.StatusForbidden {
+		t.Errorf("from a page of another origin: %d", code)
+	}
+}
+
 // TestAuthzIsAnsweredWhereItIsRead: Envoy's questions are answered by the goroutine of their connection, unless they may wait: for a place
 // in a queue or for an engine, which nobody would give up when Envoy does.
 func TestAuthzIsAnsweredWhereItIsRead(t *testing.T) {

@@ -3,11 +3,13 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -150,6 +152,82 @@ func BenchmarkPick(b *testing.B) {
 			}
 		}
 		pick(b, s.Addr().String())
+		_ = r.conn.Close()
+		cancel()
+		if err := <-r.ended; err != nil {
+			b.Error(err)
+		}
+	})
+}
+
+// BenchmarkAuthz is one question of Envoy's ext_authz over a real socket: the head and 8 kB of body in one write, the answer in one read,
+// by a caller who does nothing else. Beside it the same exchange with a server that does not look: what the way there and back costs.
+func BenchmarkAuthz(b *testing.B) {
+	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("What is it all about? ", 360) + `"}],"max_tokens":1}`
+	question := []byte("POST /envoy/v1/chat/completions HTTP/1.1\r\nhost: kvoracle\r\ncontent-length: " + strconv.Itoa(len(body)) +
+		"\r\nx-request-id: 9c1f0b3e-0d7e-4a70-b3c1-0d7e9c1f4a70\r\nauthorization: none\r\nx-envoy-internal: true\r\n" +
+		"x-forwarded-for: 10.1.2.3\r\nx-envoy-expected-rq-timeout-ms: 100\r\n\r\n" + body)
+	ask := func(b *testing.B, address string) {
+		conn, err := (&net.Dialer{}).DialContext(b.Context(), "tcp", address)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		answer := make([]byte, 4096)
+		b.ReportAllocs()
+		before := cpu(b)
+		for b.Loop() {
+			n := 0
+			if _, err = conn.Write(question); err == nil {
+				n, err = conn.Read(answer)
+			}
+			if err != nil || !bytes.HasPrefix(answer[:n], []byte("HTTP/1.1 200 ")) {
+				b.Fatalf("%v %s", err, answer[:n])
+			}
+		}
+		b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+	}
+	b.Run("at once", func(b *testing.B) {
+		lis, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer func() { _ = lis.Close() }()
+		go func() {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			defer func() { _ = conn.Close() }()
+			in := make([]byte, len(question))
+			for err == nil {
+				if _, err = io.ReadFull(conn, in); err == nil {
+					_, err = io.WriteString(conn, "HTTP/1.1 200 OK\r\nX-Gateway-Destination-Endpoint: 10.0.0.1:80\r\nContent-Length: 0\r\n\r\n")
+				}
+			}
+		}()
+		ask(b, lis.Addr().String())
+	})
+	b.Run("kvoracle", func(b *testing.B) {
+		clearEnv(b)
+		s, err := New(Config{Listen: "127.0.0.1:0", HTTPListen: "127.0.0.1:0", SlowCall: time.Second})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := s.Listen(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(b.Context())
+		r := &rig{t: b, s: s, ended: make(chan error, 1)}
+		go func() { r.ended <- s.Run(ctx) }()
+		r.dial(s.Addr().String())
+		for i := range 4 {
+			spec := &kvoraclev1.WorkerSpec{WorkerId: fmt.Sprint("w", i), Address: fmt.Sprintf("10.0.0.%d:80", i), Model: "m", BlockSize: 16}
+			if _, err := r.fleet.RegisterWorker(b.Context(), &kvoraclev1.RegisterWorkerRequest{Spec: spec}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		ask(b, s.HTTPAddr().String())
 		_ = r.conn.Close()
 		cancel()
 		if err := <-r.ended; err != nil {

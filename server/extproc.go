@@ -56,8 +56,12 @@ const authzPath = "/envoy/"
 // request, and must not reach its client: it is 500, at which Envoy goes on without a choice.
 func (s *Server) authz(bodies *httpjson.Door) http.Handler {
 	const method = extproc.Process
+	incoming := httpjson.Incoming
+	if s.auth == nil {
+		incoming = httpjson.IncomingCredentials // nobody reads more
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, err := s.local.Admit(httpjson.Incoming(r), method)
+		ctx, err := s.local.Admit(incoming(r), method)
 		if err == nil {
 			ctx = grpc.NewContextWithServerTransportStream(ctx, localStream(method))
 			_, err = s.lean(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {

@@ -156,7 +156,9 @@ func (g *guard) arriveLocally(ctx context.Context, method string) (context.Conte
 	now := time.Now()
 	l := &link{}
 	if p, ok := peer.FromContext(ctx); ok {
-		l.host = hostOf(p.Addr)
+		if g.meters.HasRate() {
+			l.host = hostOf(p.Addr)
+		}
 		l.leaf = leafOf(p.AuthInfo)
 	}
 	v := &visit{}

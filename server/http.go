@@ -26,7 +26,7 @@ func (s *Server) newDoor() (http.Handler, error) {
 		return nil, err
 	}
 	dynamo.Mount(door, s.local, s.cfg.GatewayMaxQueue)
-	door.Mount(authzPath, s.authz(door))
+	door.MountBelow(authzPath, s.authz(door))
 	return door, nil
 }
 

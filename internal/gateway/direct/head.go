@@ -28,10 +28,10 @@ func head(data []byte, prefix string) (r *http.Request, n int) {
 		return nil, 0
 	}
 	r = &http.Request{
-		Method: method, URL: u, RequestURI: target, Proto: proto, ProtoMajor: 1, ProtoMinor: 1, Header: make(http.Header, 12),
+		Method: method, URL: u, RequestURI: target, Proto: proto, ProtoMajor: 1, ProtoMinor: 1, Header: make(http.Header, 8),
 	}
 	hasHost, hasLength := false, false
-	values := make([]string, 0, 16) // of most requests all
+	values := make([]string, 0, 12) // of most requests all
 	for rest != "" {
 		var line string
 		line, rest, _ = strings.Cut(rest, "\r\n")

@@ -173,7 +173,7 @@ func (s *Server) serve(conn net.Conn) error {
 	defer cancel()
 	b := &bytesOf{conn: conn, buf: make([]byte, buffered)}
 	a := &answer{s: s, conn: conn, timeout: s.cfg.WriteTimeout, header: make(http.Header)}
-	patience := s.cfg.HeadTimeout
+	remote, patience := conn.RemoteAddr().String(), s.cfg.HeadTimeout
 	for {
 		if b.from == b.to {
 			b.from, b.to = 0, 0
@@ -202,7 +202,7 @@ func (s *Server) serve(conn net.Conn) error {
 		}
 		b.from += n
 		b.left = int(r.ContentLength)
-		r.Body, r.RemoteAddr = b, conn.RemoteAddr().String()
+		r.Body, r.RemoteAddr = b, remote
 		if r.ContentLength == 0 {
 			r.Body = http.NoBody
 		}

@@ -11,6 +11,12 @@ import (
 // spaceAuthz is where Envoy's ext_authz filter puts what it is told to keep of an answer's headers.
 const spaceAuthz = "envoy.filters.http.ext_authz"
 
+// The canonical form of names, as http.Header has them.
+const (
+	headerChoice   = "X-Gateway-Destination-Endpoint"
+	headerDecision = "X-Kvoracle-Decision"
+)
+
 // Check answers a request as Envoy's ext_authz filter asks over HTTP: with the request's own method, path and body, and the headers
 // that it is configured to send. The choice is in headers, by the names of the metadata that they become:
 //
@@ -25,7 +31,9 @@ func (s *Service) Check(w http.ResponseWriter, r *http.Request, body []byte, has
 	x := &exchange{s: s, byLog: true, reqMode: buffered, isFirst: true, hasHeaders: true, isBodyOnly: true, wishes: wishes{wait: -1}}
 	defer x.close()
 	for name, values := range r.Header {
-		x.wishes.note(strings.ToLower(name), values[0], s.cfg.SessionHeader)
+		if key, ok := s.heard[name]; ok {
+			x.wishes.note(key, values[0], s.cfg.SessionHeader)
+		}
 	}
 	x.kind = prompt.KindOf(r.Method, r.URL.Path)
 	var v verdict
@@ -56,15 +64,15 @@ func (v *verdict) write(w http.ResponseWriter) error {
 			h.Set(e.GetHeader().GetKey(), string(e.GetHeader().GetRawValue()))
 		}
 	case len(v.to) == 0:
-		h.Set("X-Envoy-Auth-Headers-To-Remove", keyChoice)
+		h["X-Envoy-Auth-Headers-To-Remove"] = []string{keyChoice}
 	default:
-		h.Set(keyChoice, strings.Join(v.to, ","))
+		h[headerChoice] = []string{strings.Join(v.to, ",")}
 		if name := v.decision(); name != "" {
-			h.Set(keyDecision, name)
+			h[headerDecision] = []string{name}
 		}
 	}
 	h["Date"] = nil // nobody reads it
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(code)
 	if _, err := w.Write(body); err != nil {
 		return err

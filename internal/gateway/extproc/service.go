@@ -24,6 +24,7 @@ type Service struct {
 	cfg    Config
 	parser prompt.Parser
 	models atomic.Pointer[map[string]Model] // never changed, only replaced
+	heard  map[string]string                // the keys of headers that are heard, by the form that http.Header has of them
 	turn   atomic.Uint64                    // requests that were sent in turn
 	// hasObservers says that some response was looked at by a stream of its own.
 	hasObservers atomic.Bool
@@ -39,6 +40,7 @@ type Service struct {
 // New makes a Service.
 func New(cfg Config) *Service {
 	s := &Service{cfg: cfg.withDefaults(), lives: make(map[oracle.DecisionID]*life), byRequest: make(map[string]*life)}
+	s.heard = heard(s.cfg.SessionHeader)
 	s.SetModels(cfg.Models)
 	return s
 }

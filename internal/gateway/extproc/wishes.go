@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"math"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -95,6 +96,17 @@ func (w *wishes) note(key, value, sessionHeader string) {
 	if key == sessionHeader && len(value) <= longestSession {
 		w.session = value
 	}
+}
+
+// heard has the keys of all headers that note hears, by their canonical form.
+func heard(sessionHeader string) map[string]string {
+	out := make(map[string]string)
+	for _, key := range []string{
+		"traceparent", keyRequest, keyTenant, keyTenant2, keyObjective, keyObj2, keyPriority, keyMaxQueue, keyTTFT, keyTTFT2, keyTPOT, keyTPOT2, sessionHeader,
+	} {
+		out[http.CanonicalHeaderKey(key)] = key
+	}
+	return out
 }
 
 // number reads one from 0 to most.

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -30,9 +31,10 @@ func asked(t *testing.T, q Queue) (r *rig, heard chan oracle.RouteRequest) {
 	}), heard
 }
 
-// TestWishes: headers of a request, and the same as attributes of its body.
+// TestWishes: headers of a request, the same as attributes of its body, and the same over ext_authz.
 func TestWishes(t *testing.T) {
 	r, heard := asked(t, Queue{MaxWait: 5 * time.Second, Objectives: map[string]int32{"batch": -10, "premium": 7}})
+	web := r.authz(func() bool { return true }) // so that what was booked is ended
 	all := 5 * time.Second
 	for _, tt := range []struct {
 		name    string
@@ -75,6 +77,11 @@ func TestWishes(t *testing.T) {
 			t.Errorf("%s, as attributes: %s", tt.name, d)
 		}
 		c.over()
+
+		r.check(web, http.MethodPost, textPath, question, tt.headers...)
+		if d := cmp.Diff(tt.want, next(t, heard)); d != "" {
+			t.Errorf("%s, over ext_authz: %s", tt.name, d)
+		}
 	}
 }
 

@@ -28,10 +28,21 @@ func (b *budget) take(n int) bool {
 
 func (b *budget) give(n int) { b.held.Add(-int64(n)) }
 
-// Body reads a request's body for a door beside this one, within the same bounds. What it gives lives until release.
+// Body reads a request's body for a door beside this one, within the same bounds. What it gives lives until release, which is
+// called once.
 func (d *Door) Body(r *http.Request) (body []byte, release func(), err error) {
-	body, taken, err := d.readBody(r, nil)
-	return body, func() { d.bodies.give(taken) }, err
+	m, ok := d.memory.Get().(*[]byte)
+	if !ok {
+		m = new([]byte)
+	}
+	body, taken, err := d.readBody(r, (*m)[:0])
+	return body, func() {
+		d.bodies.give(taken)
+		if cap(body) <= mostKept {
+			*m = body
+			d.memory.Put(m)
+		}
+	}, err
 }
 
 // firstRead is the memory that a body of unknown length is given at first. A body's memory follows what has been sent of

@@ -73,6 +73,42 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 	}
 }
 
+// TestBodyHasItsMemory: it is nobody else's until it is released, and then is used again, unless it is large.
+func TestBodyHasItsMemory(t *testing.T) {
+	d := &Door{cfg: Config{MaxBody: 1 << 20}, bodies: budget{most: 1 << 30}}
+	large := 0
+	for round := range 20 {
+		var releases []func()
+		var bodies, want [][]byte
+		for i, size := range []int{10, 5_000, 0, 40_000, 1_000_000, 3} {
+			want = append(want, bytes.Repeat([]byte{byte('a' + i + round%3)}, size))
+			body, release, err := d.Body(request(t, bytes.NewReader(want[i])))
+			if err != nil {
+				t.Fatal(err)
+			}
+			bodies, releases = append(bodies, body), append(releases, release)
+		}
+		for i := range bodies {
+			if !bytes.Equal(bodies[i], want[i]) {
+				t.Fatalf("round %d: body %d has changed", round, i)
+			}
+			releases[i]()
+		}
+		for {
+			m, ok := d.memory.Get().(*[]byte)
+			if !ok {
+				break
+			}
+			if cap(*m) > mostKept {
+				large++
+			}
+		}
+	}
+	if held := d.bodies.held.Load(); large > 0 || held != 0 {
+		t.Errorf("%d large ones are kept, and %d bytes are held by nobody", large, held)
+	}
+}
+
 // echo answers every call with nothing.
 type echo struct{}
 

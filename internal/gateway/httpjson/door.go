@@ -50,7 +50,9 @@ type Door struct {
 	cfg    Config
 	bodies budget
 	calls  sync.Pool // of *call
+	memory sync.Pool // of *[]byte, for Body
 	mux    *http.ServeMux
+	below  map[string]http.Handler // by what the path begins with
 	origin *http.CrossOriginProtection
 }
 
@@ -63,10 +65,10 @@ type method struct {
 	path, query []protoreflect.FieldDescriptor
 }
 
-// New makes a door to a caller. More handlers may be mounted beside it with Mount, before it serves. The error is a row of
+// New makes a door to a caller. More handlers may be mounted beside it, before it serves. The error is a row of
 // the table that the services do not have.
 func New(caller Caller, cfg Config) (*Door, error) {
-	d := &Door{caller: caller, cfg: cfg, mux: http.NewServeMux(), origin: http.NewCrossOriginProtection()}
+	d := &Door{caller: caller, cfg: cfg, mux: http.NewServeMux(), below: make(map[string]http.Handler), origin: http.NewCrossOriginProtection()}
 	d.bodies.most = int64(max(cfg.MaxHeld, cfg.MaxBody))
 	allowed := make(map[string][]string)
 	for _, p := range paths.Paths() {
@@ -97,6 +99,10 @@ func New(caller Caller, cfg Config) (*Door, error) {
 
 // Mount serves a handler under a pattern of http.ServeMux, behind the same protection.
 func (d *Door) Mount(pattern string, h http.Handler) { d.mux.Handle(pattern, h) }
+
+// MountBelow serves a handler for all paths that begin with a prefix, behind the same protection. Unlike Mount's it gets them as they
+// are, where http.ServeMux answers one with "//" or ".." in it with a redirection.
+func (d *Door) MountBelow(prefix string, h http.Handler) { d.below[prefix] = h }
 
 // resolve looks a row's method up.
 func resolve(p paths.Path) (*method, error) {
@@ -140,6 +146,12 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := d.origin.Check(r); err != nil {
 		Refuse(w, &fault{code: codes.PermissionDenied, reason: reasonCrossOrigin, text: "a page of another origin may not call this"})
 		return
+	}
+	for prefix, h := range d.below {
+		if strings.HasPrefix(r.URL.Path, prefix) {
+			h.ServeHTTP(w, r)
+			return
+		}
 	}
 	d.mux.ServeHTTP(w, r)
 }
@@ -228,6 +240,19 @@ func Incoming(r *http.Request) context.Context {
 		}
 	}
 	md[":authority"] = []string{r.Host}
+	return withPeer(r, md)
+}
+
+// IncomingCredentials is Incoming without metadata that says nothing of who calls.
+func IncomingCredentials(r *http.Request) context.Context {
+	md := make(metadata.MD, 1)
+	if v, ok := r.Header["Authorization"]; ok {
+		md["authorization"] = v
+	}
+	return withPeer(r, md)
+}
+
+func withPeer(r *http.Request, md metadata.MD) context.Context {
 	p := &peer.Peer{Addr: remote(r)}
 	if r.TLS != nil {
 		p.AuthInfo = credentials.TLSInfo{
