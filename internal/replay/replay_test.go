@@ -321,8 +321,8 @@ func TestSuite(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	if len(named) != 24 {
-		t.Errorf("%d different scenarios, want 12 on each workload", len(named))
+	if len(named) != 26 {
+		t.Errorf("%d different scenarios, want 13 on each workload", len(named))
 	}
 	if _, err := Suite(t.TempDir(), true); err == nil {
 		t.Error("no traces, no error")

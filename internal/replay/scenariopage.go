@@ -12,10 +12,12 @@ func (r *Report) writeScenarios(p *page) {
 	}
 	p.f("## Fleets that change, and traffic that does\n\n" +
 		"Mean and p99 TTFT in seconds of the requests that arrive in the time named, best rival in bold. Load is in units of load 1 of the fleet\n" +
-		"as it is before. Of engines that come and go everybody hears at once; requests of one that dies are sent again. How fast an engine is\n" +
-		"nobody is told but informed greedy, which sees it: kvoracle learns it from first tokens, llm-d sees queues grow, the others count\n" +
-		"requests, tokens, blocks or seconds as if all engines were alike. *Share*: what the engines in question were given of these requests by\n" +
-		"kvoracle, 1 being as much as others.\n")
+		"as it is before. Of engines that come and go everybody hears at once; requests of one that dies are sent again. But one whose death\n" +
+		"becomes known later looks idle until then: a request that is sent there fails after a second, and its gateway asks again with that\n" +
+		"engine in denied_workers. kvoracle finds out by its lease, the others are told at that moment, and informed greedy sees it at once.\n" +
+		"How fast an engine is nobody is told but informed greedy, which sees it: kvoracle learns it from first tokens, llm-d sees queues\n" +
+		"grow, the others count requests, tokens, blocks or seconds as if all engines were alike. *Share*: what the engines in question served\n" +
+		"of these requests with kvoracle, 1 being as much as others.\n")
 	cell := ""
 	for i := range r.Scenarios {
 		s := &r.Scenarios[i]

@@ -12,6 +12,7 @@ import (
 func Scenarios(tenants, tools *Workload) []Scenario {
 	// What happens begins at this second, when caches are warm; the requests of a minute count.
 	const begin, minute = 90, 60
+	const lease = 60 // the oracle's, if nobody says otherwise: see oracle.Config.WorkerLease
 	model := sim.Model8B()
 	slow := func(at int, speed float64) []float64 {
 		s := slices.Repeat([]float64{1}, 8)
@@ -56,6 +57,10 @@ func Scenarios(tenants, tools *Workload) []Scenario {
 		{
 			Name: "dies", Title: "one is killed and is back, empty, after 20 s: the minute from its death", Load: 0.7,
 			Changes: append(change(begin, sim.Kill, 7), change(begin+20, sim.Join, 7)...), From: begin, To: begin + minute,
+		},
+		{
+			Name: "vanishes", Title: "one is dead, known when its lease ends after 60 s: the 90 s from its death", Load: 0.7,
+			Changes: append(change(begin, sim.Vanish, 7), change(begin+lease, sim.Kill, 7)...), From: begin, To: begin + lease + minute/2,
 		},
 		{
 			Name: "burst", Title: "200 requests in 2 s that share 8,192 new tokens: the 10 s from the first", Load: 0.7,

@@ -204,12 +204,17 @@ func (b *books) finished(r *Request) {
 	b.out += 0.01 * (float64(r.Output) - b.out)
 }
 
+// failed notes that a request was not served.
+func (b *books) failed(r *Request) {
+	if l := b.lives[r]; l != nil {
+		b.end(r, l)
+	}
+}
+
 // bury forgets an engine: what it held, and what was sent there and is lost.
 func (b *books) bury(engine int, lost []*Job) {
 	for _, j := range lost {
-		if l := b.lives[j.Request]; l != nil {
-			b.end(j.Request, l)
-		}
+		b.failed(j.Request)
 	}
 	for row := range b.last {
 		b.unset(held, int32(row), engine)

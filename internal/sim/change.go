@@ -25,7 +25,13 @@ const (
 	Drain
 	// Kill takes it away with all that it was doing and all that it had cached. Its requests are sent again at that
 	// moment: one without a first token goes on waiting for it, one with a first token begins anew.
+	//
+	// Of one that has vanished it is the moment from which on everybody knows.
 	Kill
+	// Vanish takes it away as Kill does, and nobody who chooses knows before a Kill or a Join: it looks idle. Each request that it
+	// had fails at once, and each that is sent to it when a second has passed, as a gateway that cannot connect finds out. The
+	// gateway says so and asks again, for any engine but those where the request has failed.
+	Vanish
 	// Pace makes it faster or slower from its next iteration on.
 	Pace
 )
@@ -33,6 +39,8 @@ const (
 // Watcher learns of changes at the moment they happen: of a Kill with the jobs that were lost, before they are sent again.
 type Watcher interface {
 	Changed(t float64, c Change, lost []*Job)
+	// Failed tells of a request that an engine has failed which had vanished.
+	Failed(t float64, j *Job)
 }
 
 // standing is what an engine is to those who choose.
@@ -47,6 +55,8 @@ const (
 const (
 	minSpeed = 1e-3
 	maxSpeed = 1e3
+
+	failsAfter = 1.0 // seconds until it is known of a request that nobody takes it
 )
 
 // at is the model of an engine that is so many times as fast in everything.
@@ -111,10 +121,12 @@ func (o *Options) checkChanges() error {
 	return nil
 }
 
-// Takes reports whether an engine is there for new requests.
-func (f *Fleet) Takes(engine int) bool { return f.engines[engine].standing == present }
+// Takes reports whether an engine is there for the request in question, as far as is known.
+func (f *Fleet) Takes(engine int) bool {
+	return f.engines[engine].standing == present && !slices.Contains(f.without, engine)
+}
 
-// taking lists the engines that are there for new requests. The slice is good until the next call.
+// taking lists the engines that Takes says are there. The slice is good until the next call.
 func (f *Fleet) taking() []int {
 	f.scratch = f.scratch[:0]
 	for e := range f.engines {
@@ -141,15 +153,27 @@ func (f *Fleet) change() {
 	var lost []*Job
 	switch c.Kind {
 	case Join:
-		e.standing = present
+		if e.isGone && e.standing == present { // nobody knows yet
+			f.tell(Change{At: c.At, Engine: c.Engine, Kind: Kill}, nil)
+		}
+		e.standing, e.isGone = present, false
 	case Drain:
 		if e.standing == present {
 			e.standing = draining
 		}
 	case Kill:
+		e.standing = absent
+		if e.isGone {
+			break // what is on its way there fails yet
+		}
 		lost = e.die(f.now)
 		f.inFlight[c.Engine] = 0
 		f.lost = append(f.lost, lost...)
+	case Vanish:
+		for _, j := range e.die(f.now) {
+			f.fail(j)
+		}
+		e.isGone = true
 	case Pace:
 		e.next = f.options.Model.at(c.Speed)
 		if !e.isRunning {
@@ -157,9 +181,37 @@ func (f *Fleet) change() {
 		}
 		e.cutShort(f.now)
 	}
+	f.tell(c, lost)
+}
+
+func (f *Fleet) tell(c Change, lost []*Job) {
 	if f.options.Watcher != nil {
 		f.options.Watcher.Changed(f.now, c, lost)
 	}
+}
+
+// fail gives a job back that an engine has failed which had vanished.
+func (f *Fleet) fail(j *Job) {
+	f.inFlight[j.Engine]--
+	j.failed = append(j.failed[:len(j.failed):len(j.failed)], j.Engine)
+	f.lost = append(f.lost, j)
+	if f.options.Watcher != nil {
+		f.options.Watcher.Failed(f.now, j)
+	}
+}
+
+// nextFailure is when the next request fails that was sent to an engine which had vanished; +Inf: none is on its way.
+func (f *Fleet) nextFailure() float64 {
+	if len(f.failing) == 0 {
+		return math.Inf(1)
+	}
+	return f.failing[0].at
+}
+
+// failure is a request that will have failed at a moment.
+type failure struct {
+	at  float64
+	job *Job
 }
 
 // die empties the engine at t and gives the jobs it had, in the order in which they came.
@@ -171,7 +223,6 @@ func (e *engine) die(t float64) []*Job {
 	slices.SortStableFunc(lost, func(a, b *Job) int { return a.Request.Index - b.Request.Index })
 	e.waiting, e.prefill, e.decode, e.chunks = nil, nil, nil, nil
 	e.cache, e.private, e.decodeKV, e.pending, e.isRunning = newCache(), 0, 0, 0, false
-	e.standing = absent
 	return lost
 }
 

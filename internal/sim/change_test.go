@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvoracle/kvoracle/internal/fleet"
+	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/policy"
 )
 
@@ -82,15 +84,20 @@ func TestEverythingIsServedWhateverChanges(t *testing.T) {
 		{At: 5, Engine: 0, Kind: Drain},
 		{At: 6, Engine: 1, Kind: Kill},
 		{At: 7, Engine: 2, Kind: Pace, Speed: 0.3},
+		{At: 8, Engine: 3, Kind: Vanish},
 		{At: 9, Engine: 1, Kind: Join},
+		{At: 11, Engine: 3, Kind: Join},
 		{At: 12, Engine: 0, Kind: Join},
+		{At: 12, Engine: 4, Kind: Vanish},
 		{At: 14, Engine: 2, Kind: Pace, Speed: 1},
 		{At: 15, Engine: 6, Kind: Kill},
+		{At: 16, Engine: 4, Kind: Kill},
+		{At: 18, Engine: 4, Kind: Join},
 	}
 	there := []struct {
 		engine   int
 		from, to float64
-	}{{6, 0, 2}, {0, 5, 12}, {1, 6, 9}, {6, 15, 1e9}}
+	}{{6, 0, 2}, {0, 5, 12}, {1, 6, 9}, {3, 8, 11}, {4, 12, 18}, {6, 15, 1e9}}
 	for name, c := range choosersOfAll() {
 		o := RunOptions{Options: Options{Engines: 7, BlockSize: 64, Keyspace: LiveKeyspace(64), Changes: changes}, Speed: speed, Keep: true}
 		chooser := c()
@@ -102,7 +109,11 @@ func TestEverythingIsServedWhateverChanges(t *testing.T) {
 		for _, s := range r.Requests {
 			used[s.Engine] = true
 			for _, w := range there {
-				if s.Engine == w.engine && s.Arrived >= w.from && s.Arrived < w.to {
+				at := s.FirstToken
+				if w.engine == 0 { // it finishes what it has
+					at = s.Arrived
+				}
+				if s.Engine == w.engine && at >= w.from && at < w.to {
 					t.Errorf("%s: one of second %.1f went to engine %d, which takes none from %v to %v", name, s.Arrived, s.Engine, w.from, w.to)
 				}
 			}
@@ -166,6 +177,106 @@ func TestSlowEngineIsTriedAgain(t *testing.T) {
 		if share := 4 * float64(n) / float64(r.N); share < w.least || share > w.most {
 			t.Errorf("from second %v on it is given %.2f of an even share, want %v to %v", w.from, share, w.least, w.most)
 		}
+	}
+}
+
+// firstOf chooses the first engine that is there.
+type firstOf struct{}
+
+func (firstOf) Choose(_ float64, _ *Request, f *Fleet) int { return f.taking()[0] }
+
+// TestVanishedEngineFailsWhatItIsSent: who is gone and not known to be looks as if it took requests. Each fails after a second and
+// goes elsewhere then, its time counting from when it came; those that it had fail at once. When it is known nobody goes there.
+func TestVanishedEngineFailsWhatItIsSent(t *testing.T) {
+	const at, known = 10.5, 20.5
+	var rows []string
+	for i := range 30 {
+		head := uint32(10 * i)
+		rows = append(rows, row(float64(1000*i+500), 40, 1, head, head+1, head+2, head+3, head+4, head+5, head+6, head+7, head+8, head+9))
+	}
+	rows = append(rows, row(9999, 40, 3000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1008, 1009, 1010)) // under way at that moment
+	tr := readLines(t, ReadOptions{BlockSize: 4}, slices.Concat(rows[:10], rows[30:], rows[10:30])...)
+	o := RunOptions{Options: Options{Engines: 3, BlockSize: 4, Keyspace: testKeyspace}, Keep: true}
+	usual := mustRun(t, tr, firstOf{}, o)
+	o.Changes = []Change{{At: at, Engine: 0, Kind: Vanish}, {At: known, Engine: 0, Kind: Kill}, {At: known + 5, Engine: 0, Kind: Join}}
+	r := mustRun(t, tr, firstOf{}, o)
+	if r.N != usual.N {
+		t.Fatalf("%d of %d are served", r.N, usual.N)
+	}
+	prefill := usual.Requests[0].FirstToken - usual.Requests[0].Arrived
+	for _, s := range r.Requests {
+		engine, late := 0, 0.0
+		switch {
+		case s.Finished > at && s.Arrived <= at: // what it had, and what that had given is lost
+			if s.Engine != 1 || s.FirstToken-at > 0.1 {
+				t.Errorf("the one that was under way goes on with engine %d at %v, want 1 at %v", s.Engine, s.FirstToken, at)
+			}
+			continue
+		case s.Arrived > at && s.Arrived < known:
+			engine, late = 1, failsAfter
+		case s.Arrived > known && s.Arrived < known+5:
+			engine = 1
+		}
+		if got := s.FirstToken - s.Arrived; s.Engine != engine || math.Abs(got-late-prefill) > 0.1 {
+			t.Errorf("the one of second %v has its first token after %v s from engine %d, want %v + %v from %d", s.Arrived, got, s.Engine, late, prefill, engine)
+		}
+	}
+}
+
+// witness is a Live whose failures are noted down.
+type witness struct {
+	*Live
+
+	failed []float64
+	at     map[*Request][]int
+}
+
+func (w *witness) Attach(o *Options) error {
+	err := w.Live.Attach(o)
+	o.Watcher = w
+	return err
+}
+
+func (w *witness) Failed(t float64, j *Job) {
+	w.failed = append(w.failed, t)
+	w.at[j.Request] = append(w.at[j.Request], j.Engine)
+	w.Live.Failed(t, j)
+}
+
+// TestLiveGoesByTheLease: of an engine that vanishes the oracle is told nothing but that its streams have ended. It sends requests
+// there until the lease is over, and none after it, whatever the fleet is told then.
+func TestLiveGoesByTheLease(t *testing.T) {
+	const at, lease = 5, 6
+	w := &witness{Live: NewLive(LiveOptions{Oracle: oracle.Config{WorkerLease: lease * time.Second}}), at: map[*Request][]int{}}
+	r := mustRun(t, MultiTenant(600, 5), w, RunOptions{
+		Options: Options{
+			Engines: 3, BlockSize: 64, Keyspace: LiveKeyspace(64),
+			Changes: []Change{{At: at, Engine: 1, Kind: Vanish}, {At: at + 2*lease, Engine: 1, Kind: Kill}},
+		},
+		Speed: 24, Keep: true,
+	})
+	if r.N != 600 {
+		t.Errorf("%d of 600 are served", r.N)
+	}
+	between := 0
+	for _, f := range w.failed {
+		if f > at+failsAfter+lease/2 {
+			between++
+		}
+		if f > at+lease+failsAfter+0.3 {
+			t.Errorf("one fails at %v, %v s after the lease", f, f-at-lease)
+		}
+	}
+	if between < 3 {
+		t.Errorf("%d of %d failed in the second half of the lease: nobody waits for it", between, len(w.failed))
+	}
+	for _, engines := range w.at {
+		if !slices.Equal(engines, []int{1}) {
+			t.Errorf("a request failed at %v, want engine 1 alone", engines)
+		}
+	}
+	if n := w.oracle.Stats(moment(w.ticked)).Load.Bookings; n != 0 {
+		t.Errorf("%d bookings are left of requests that failed", n)
 	}
 }
 

@@ -17,6 +17,7 @@ type engine struct {
 	sink      Sink
 	fleet     *Fleet
 	standing  standing
+	isGone    bool // it has vanished
 
 	waiting  []*Job
 	prefill  []*Job // admitted, prompt not done

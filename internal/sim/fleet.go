@@ -37,9 +37,11 @@ type Fleet struct {
 	observer Observer
 	now      float64
 	moving   transfers
-	changes  []Change // to come
-	lost     []*Job   // of engines that were killed, to be sent again
-	scratch  []int    // of taking
+	changes  []Change  // to come
+	lost     []*Job    // of engines that were killed, or have failed them, to be sent again
+	failing  []failure // in order of time
+	without  []int     // engines that have failed the request in question
+	scratch  []int     // of taking
 
 	round        int // of measurement
 	measuredFrom float64
@@ -134,7 +136,7 @@ func (f *Fleet) Generated(j *Job) int {
 // nothing will, which never is the case with Options.LoadEvery.
 func (f *Fleet) Next() (t float64, ok bool) {
 	_, t = f.next()
-	t = min(t, f.moving.next(), f.nextChange())
+	t = min(t, f.moving.next(), f.nextChange(), f.nextFailure())
 	return t, !math.IsInf(t, 1)
 }
 
@@ -158,6 +160,13 @@ func (f *Fleet) Advance(to float64) {
 	}
 	for {
 		e, t := f.next()
+		if at := f.nextFailure(); at <= min(t, to, f.moving.next(), f.nextChange()) {
+			f.now = at
+			j := f.failing[0].job
+			f.failing = f.failing[1:]
+			f.fail(j)
+			continue
+		}
 		if at := f.nextChange(); at <= min(t, to, f.moving.next()) {
 			f.now = at
 			f.change()
@@ -187,7 +196,7 @@ func (f *Fleet) Fits(r *Request) bool {
 	return e.need(r) <= e.capacity
 }
 
-// Submit gives a request to an engine, which must be present: see Takes. It has arrived at t: the clock is advanced to t, or if t is past, the request
+// Submit gives a request to an engine, which must be present, or have vanished and not be back: see Takes. It has arrived at t: the clock is advanced to t, or if t is past, the request
 // joins now, and its time to first token counts from t all the same. The job belongs to the Fleet and changes as time
 // moves on.
 func (f *Fleet) Submit(engine int, r *Request, t float64) (*Job, error) {
@@ -201,10 +210,14 @@ func (f *Fleet) Submit(engine int, r *Request, t float64) (*Job, error) {
 func (f *Fleet) place(engine int, r *Request, t float64, on *onward) *Job {
 	j := &Job{
 		Request: r, Engine: engine, Arrived: t, onward: on,
-		chain: r.Chain(f.options.Keyspace, f.options.BlockSize), round: f.round,
+		chain: r.Chain(f.options.Keyspace, f.options.BlockSize), round: f.round, failed: f.without,
 	}
 	f.inFlight[engine]++
-	f.engines[engine].enqueue(j, f.now)
+	if e := f.engines[engine]; e.isGone {
+		f.failing = append(f.failing, failure{f.now + failsAfter, j})
+	} else {
+		e.enqueue(j, f.now)
+	}
 	return j
 }
 
@@ -216,7 +229,7 @@ func (f *Fleet) takes(engine int, r *Request, t float64) error {
 	if err := inRange("arrival", t, 0, maxSeconds); err != nil {
 		return fmt.Errorf("sim: %w", err)
 	}
-	if f.engines[engine].standing == absent {
+	if e := f.engines[engine]; e.standing == absent && !e.isGone {
 		return fmt.Errorf("sim: engine %d is not there", engine)
 	}
 	if r.blockSize < 1 {

@@ -55,6 +55,9 @@ func (a *Informed) Choose(t float64, r *Request, f *Fleet) int {
 	a.leading(a.ahead, held, soon)
 	best, least := -1, math.Inf(1)
 	for _, i := range f.taking() {
+		if f.engines[i].isGone {
+			continue // it sees that
+		}
 		c := a.cost(f.engines[i], r, min(a.ahead[i]*a.blockSize, r.Input-1), t)
 		if best < 0 || c < least || c == least && a.desk[i].lastChosen < a.desk[best].lastChosen {
 			best, least = i, c
@@ -145,6 +148,9 @@ func (a *Informed) Changed(_ float64, c Change, lost []*Job) {
 		a.bury(c.Engine, lost)
 	}
 }
+
+// Failed implements Watcher.
+func (a *Informed) Failed(_ float64, j *Job) { a.failed(j.Request) }
 
 // FirstToken implements Observer.
 func (a *Informed) FirstToken(_ float64, j *Job) { a.firstToken(j.Request) }

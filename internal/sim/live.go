@@ -128,7 +128,8 @@ func (a *Live) begin(engine int, t float64) error {
 }
 
 // Changed implements Watcher. Of an engine that is killed the streams end, the gateway says of each of its requests that it
-// has failed, and who watches the processes removes the worker. That engines become faster or slower nobody says.
+// has failed, and who watches the processes removes the worker. Of one that vanishes the streams end, too, and that is all: the
+// oracle waits for it as long as its lease says. That engines become faster or slower nobody says.
 func (a *Live) Changed(t float64, c Change, lost []*Job) {
 	name := a.specs[c.Engine].Worker
 	switch c.Kind {
@@ -143,20 +144,34 @@ func (a *Live) Changed(t float64, c Change, lost []*Job) {
 		_, err := a.oracle.Drain(name, true)
 		a.note(err)
 	case Kill:
-		r := a.reporters[c.Engine]
-		if r.blocks != nil {
-			r.blocks.Close(moment(t))
+		if !a.reporters[c.Engine].isThere && !a.o.NoEvents {
+			return // its lease is over; only of who has no streams somebody has to say so
 		}
-		r.isThere, r.blocks, r.load = false, nil, nil
+		a.cut(c.Engine, t)
 		for _, j := range lost {
-			if a.o.NoFinish {
-				break
-			}
-			a.progress(t, &oracle.Event{Decision: a.decisions[j.Request], Step: oracle.Failed})
+			a.Failed(t, j)
 		}
 		_, _, err := a.oracle.Remove(name)
 		a.note(err)
+	case Vanish:
+		a.cut(c.Engine, t)
 	case Pace:
+	}
+}
+
+// cut ends an engine's streams.
+func (a *Live) cut(engine int, t float64) {
+	r := a.reporters[engine]
+	if r.blocks != nil {
+		r.blocks.Close(moment(t))
+	}
+	r.isThere, r.blocks, r.load = false, nil, nil
+}
+
+// Failed implements Watcher.
+func (a *Live) Failed(t float64, j *Job) {
+	if !a.o.NoFinish {
+		a.progress(t, &oracle.Event{Decision: a.decisions[j.Request], Step: oracle.Failed})
 	}
 }
 
@@ -268,10 +283,14 @@ func (a *Live) note(err error) {
 }
 
 // Choose implements Chooser.
-func (a *Live) Choose(t float64, r *Request, _ *Fleet) int {
+func (a *Live) Choose(t float64, r *Request, f *Fleet) int {
 	a.tick(t)
+	var failed []string
+	for _, e := range f.without {
+		failed = append(failed, a.specs[e].Worker)
+	}
 	answer, err := a.oracle.Route(context.Background(), &oracle.RouteRequest{
-		Model: liveModel, Session: r.Session,
+		Model: liveModel, Session: r.Session, Denied: failed,
 		Prompt: oracle.Prompt{Locals: r.Locals(a.keyspace, a.blockSize), LocalsSize: a.blockSize, Length: r.Input},
 	}, moment(t))
 	if a.note(err); a.err != nil {

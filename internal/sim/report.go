@@ -52,6 +52,7 @@ type Job struct {
 	round     int        // of measurement, when it was submitted
 	estimate  int        // prompt tokens it will have to compute, as Informed expects
 	onward    *onward    // nil: it stays where it was submitted
+	failed    []int      // engines where its request has failed before
 }
 
 // written is how many blocks hold at least one of the job's tokens when it has generated so many.

@@ -268,6 +268,9 @@ func (a *Router) Changed(_ float64, c Change, lost []*Job) {
 	a.gauges[c.Engine], a.recent[c.Engine] = gauge{}, window{}
 }
 
+// Failed implements Watcher.
+func (a *Router) Failed(_ float64, j *Job) { a.failed(j.Request) }
+
 // FirstToken implements Observer.
 func (a *Router) FirstToken(_ float64, j *Job) { a.firstToken(j.Request) }
 

@@ -109,7 +109,10 @@ func serve(f *Fleet, source arrivals, give giving) (refused int, err error) {
 			if j.FirstToken == 0 {
 				at = j.Arrived
 			}
-			if err := give(f, j.Request, at); err != nil {
+			f.without = j.failed
+			err := give(f, j.Request, at)
+			f.without = nil
+			if err != nil {
 				return 0, fmt.Errorf("%w, for request %d, sent again", err, j.Request.Index)
 			}
 		}
