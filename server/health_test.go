@@ -180,7 +180,7 @@ func TestReadyAtOnceWithoutExpectations(t *testing.T) {
 // TestReadyOnceTheFleetReports goes the whole way: two workers report, and the probe turns.
 func TestReadyOnceTheFleetReports(t *testing.T) {
 	r := up(t, Config{ExpectedWorkers: 2})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	watch, err := healthpb.NewHealthClient(r.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
 	if err != nil {

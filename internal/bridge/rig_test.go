@@ -183,7 +183,7 @@ func (r *rig) prompt() []uint32 {
 // view is what the oracle believes a rank holds.
 func (r *rig) view(rank int) map[block.ID]bool {
 	out := make(map[block.ID]bool)
-	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	s, err := kvoraclev1.NewFleetServiceClient(r.oracle.Conn()).VerifyWorker(ctx, &kvoraclev1.VerifyWorkerRequest{
 		Target: &kvoraclev1.Target{WorkerId: "w", DpRank: uint32(rank)},

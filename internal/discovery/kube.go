@@ -48,12 +48,14 @@ type Kube struct {
 const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // InCluster fills in what a pod is given: API, Client, Token, and Namespace if it is empty.
-func (k *Kube) InCluster() error {
+func (k *Kube) InCluster() error { return k.inCluster(serviceAccount) }
+
+func (k *Kube) inCluster(account string) error {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
 		return errors.New("KUBERNETES_SERVICE_HOST and _PORT are not set: this is no pod; name the API server")
 	}
-	ca, err := os.ReadFile(filepath.Join(serviceAccount, "ca.crt"))
+	ca, err := os.ReadFile(filepath.Join(account, "ca.crt"))
 	if err != nil {
 		return err
 	}
@@ -64,11 +66,11 @@ func (k *Kube) InCluster() error {
 	k.API = "https://" + net.JoinHostPort(host, port)
 	k.Client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
 	k.Token = func() (string, error) {
-		b, err := os.ReadFile(filepath.Join(serviceAccount, "token"))
+		b, err := os.ReadFile(filepath.Join(account, "token"))
 		return strings.TrimSpace(string(b)), err
 	}
 	if k.Namespace == "" {
-		b, err := os.ReadFile(filepath.Join(serviceAccount, "namespace"))
+		b, err := os.ReadFile(filepath.Join(account, "namespace"))
 		if err != nil {
 			return err
 		}

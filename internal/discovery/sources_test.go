@@ -3,7 +3,9 @@ package discovery
 import (
 	"context"
 	"encoding/binary"
+	"encoding/pem"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -156,6 +158,46 @@ func (n *names) serve(t *testing.T) *net.Resolver {
 	}}
 }
 
+// stream answers as serve does, but over TCP, where an answer may be of 64 KiB.
+func (n *names) stream(t *testing.T) *net.Resolver {
+	t.Helper()
+	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close() //nolint:errcheck // the asker has what it wants
+				var size [2]byte
+				for {
+					if _, err := io.ReadFull(conn, size[:]); err != nil {
+						return
+					}
+					q := make([]byte, binary.BigEndian.Uint16(size[:]))
+					if _, err := io.ReadFull(conn, q); err != nil {
+						return
+					}
+					a := n.answer(q)
+					_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(a))), a...))
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = lis.Close()
+		all.Wait()
+	})
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", lis.Addr().String())
+	}}
+}
+
 // answer is RFC 1035's, for a question alone.
 func (n *names) answer(q []byte) []byte {
 	const typeA, typeSRV = 1, 33
@@ -193,7 +235,8 @@ func (n *names) answer(q []byte) []byte {
 		flags |= 3 // no such name
 	}
 	out = binary.BigEndian.AppendUint16(out, flags)
-	out = append(out, 0, 1, 0, byte(len(records)), 0, 0, 0, 0)
+	out = binary.BigEndian.AppendUint16(append(out, 0, 1), uint16(len(records)))
+	out = append(out, 0, 0, 0, 0)
 	out = append(out, q[12:end]...)
 	for _, r := range records {
 		out = append(out, 0xc0, 12)
@@ -233,6 +276,42 @@ func TestDNS(t *testing.T) {
 	}
 }
 
+// One name can have so many addresses as a fleet may have workers, and no more: beyond that the look fails and nothing changes.
+func TestDNSOfTooMany(t *testing.T) {
+	const targets = 5 // each of 3,277 addresses: one answer has room for 4,000
+	n := &names{a: map[string][]string{}, srv: map[string][]string{}}
+	fill := func(all int) {
+		n.srv["_http._tcp.pool.test"] = nil
+		for i := range targets {
+			var ips []string
+			for k := i; k < all; k += targets {
+				ips = append(ips, fmt.Sprintf("10.%d.%d.%d", k>>16, k>>8&0xff, k&0xff))
+			}
+			name := fmt.Sprintf("t%d.test", i)
+			n.set(name, ips...)
+			n.srv["_http._tcp.pool.test"] = append(n.srv["_http._tcp.pool.test"], "8000 "+name)
+		}
+	}
+	d := &DNS{Name: "_http._tcp.pool.test.", Template: template(), Resolver: n.stream(t)}
+	fill(MaxEndpoints - 1)
+	if got, err := d.Look(t.Context()); err != nil || len(got) != MaxEndpoints-1 {
+		t.Errorf("%d endpoints, %v", len(got), err)
+	}
+	n.srv["_http._tcp.pool.test"] = append(n.srv["_http._tcp.pool.test"], "8001 one.test", "8001 two.test")
+	n.set("one.test", "10.0.0.1")
+	if got, err := d.Look(t.Context()); err == nil { // two.test is not known
+		t.Errorf("%d endpoints although a target has no address", len(got))
+	}
+	n.set("two.test", "10.0.0.1") // another name of the same place
+	if got, err := d.Look(t.Context()); err != nil || len(got) != MaxEndpoints {
+		t.Errorf("%d endpoints, %v", len(got), err)
+	}
+	n.set("two.test", "10.0.0.2")
+	if got, err := d.Look(t.Context()); got != nil || err == nil || !strings.Contains(err.Error(), "16385 addresses, want at most 16384") {
+		t.Errorf("%d endpoints, %v", len(got), err)
+	}
+}
+
 // api is a Kubernetes API server on a real socket, of which a test writes the documents.
 type api struct {
 	mu      sync.Mutex
@@ -243,8 +322,14 @@ type api struct {
 
 func (a *api) serve(t *testing.T) *Kube {
 	t.Helper()
+	s := httptest.NewServer(a.handler())
+	t.Cleanup(s.Close)
+	return &Kube{API: s.URL + "/", Client: s.Client(), Namespace: "ns", Template: template(), Token: func() (string, error) { return "t0", nil }}
+}
+
+func (a *api) handler() http.Handler {
 	a.changed = make(chan struct{}, 8)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
 		key := r.URL.Path
 		if q := r.URL.RawQuery; q != "" {
@@ -266,9 +351,67 @@ func (a *api) serve(t *testing.T) *Kube {
 		default:
 			_, _ = fmt.Fprint(w, doc)
 		}
-	}))
+	})
+}
+
+// A pod is given the API's address in its environment, and an authority, a token and a namespace in a folder. Tokens are
+// renewed there.
+func TestInCluster(t *testing.T) {
+	const path = "/apis/discovery.k8s.io/v1/namespaces/llm/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dvllm&limit=500"
+	a := &api{docs: map[string]string{path: `{"items":[{"ports":[{"port":8000}],"endpoints":[{"addresses":["10.0.0.1"]}]}]}`}}
+	s := httptest.NewTLSServer(a.handler())
 	t.Cleanup(s.Close)
-	return &Kube{API: s.URL + "/", Client: s.Client(), Namespace: "ns", Template: template(), Token: func() (string, error) { return "t0", nil }}
+	host, port, err := net.SplitHostPort(s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write := func(name string, content []byte) {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fails := func(want string) {
+		t.Helper()
+		if err := new(Kube).inCluster(dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("InCluster says %v, want %q", err, want)
+		}
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	fails("this is no pod")
+	t.Setenv("KUBERNETES_SERVICE_HOST", host)
+	t.Setenv("KUBERNETES_SERVICE_PORT", port)
+	fails("ca.crt")
+	write("ca.crt", []byte("nothing"))
+	fails("ca.crt has no certificate")
+	write("ca.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+	fails("namespace")
+	write("namespace", []byte("llm\n"))
+	k := &Kube{Service: "vllm", Template: template()}
+	if err := k.inCluster(dir); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := k.Look(t.Context()); err == nil { // the token is not there yet
+		t.Errorf("asked without a token: %v", got)
+	}
+	for _, token := range []string{"first", "renewed"} {
+		write("token", []byte(token+"\n"))
+		got, err := k.Look(t.Context())
+		if d := cmp.Diff([]string{"10.0.0.1:8000 at 10.0.0.1:8000"}, show(t, got, err)); d != "" {
+			t.Errorf("with the %s token (-want +got):\n%s", token, d)
+		}
+		if last := a.asked[len(a.asked)-1]; last != path+" Bearer "+token {
+			t.Errorf("asked %s", last)
+		}
+	}
+	named := &Kube{Namespace: "other"}
+	if err := named.inCluster(dir); err != nil || named.Namespace != "other" {
+		t.Errorf("a namespace that was named is now %q, %v", named.Namespace, err)
+	}
+	k.Client = nil // whoever does not know the authority does not trust the server
+	if got, err := k.Look(t.Context()); err == nil {
+		t.Errorf("trusted a stranger: %v", got)
+	}
 }
 
 func TestEndpointSlices(t *testing.T) {
@@ -331,8 +474,12 @@ func TestEndpointSlices(t *testing.T) {
 	if _, err := k.Look(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	began := time.Now()
 	a.changed <- struct{}{}
 	k.Wait(t.Context(), time.Hour)
+	if waited := time.Since(began); waited < settle {
+		t.Errorf("looks again %v after a change: others may follow it", waited)
+	}
 	if last := a.asked[len(a.asked)-1]; !strings.Contains(last, "watch=1&resourceVersion=9 ") {
 		t.Errorf("watched by %s", last)
 	}

@@ -12,11 +12,14 @@ import (
 	"time"
 )
 
+// attachedTo is what strace says when it holds a process.
+const attachedTo = " attached"
+
 // slowly makes each write of a process to what is in a folder take so long, until the returned function is called. strace does
 // it, as it holds the system calls up.
 func (p *process) slowly(files []string, each time.Duration) (quick func()) {
 	p.t.Helper()
-	args := []string{"-q", "-f", "-o", "/dev/null", "-p", strconv.Itoa(p.cmd.Process.Pid)}
+	args := []string{"-f", "-o", "/dev/null", "-p", strconv.Itoa(p.cmd.Process.Pid)}
 	for _, f := range files {
 		args = append(args, "-P", f)
 	}
@@ -28,15 +31,21 @@ func (p *process) slowly(files []string, each time.Duration) (quick func()) {
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	ended := make(chan struct{})
+	ended, attached := make(chan struct{}), make(chan struct{})
 	go func() {
 		_ = cmd.Wait() // it says so itself
 		close(ended)
+		_, _ = said.Write([]byte(attachedTo)) // for who waits to hear it
 	}()
+	go func() {
+		said.wait(attachedTo, 1)
+		close(attached)
+	}()
+	<-attached
 	select {
 	case <-ended:
 		p.t.Skipf("strace may not slow a process down here: %s", said)
-	case <-time.After(time.Second):
+	default:
 	}
 	return sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(syscall.SIGINT) // it lets go of the process
