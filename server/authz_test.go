@@ -51,6 +51,12 @@ func TestAuthz(t *testing.T) {
 	if got := r.counted("kvoracle.extproc.requests", "outcome=decided"); got != 1 {
 		t.Errorf("%d were decided, want 1", got)
 	}
+	// That of the last body, which is longer than ExtProcMaxBody; it is counted when net/http has it.
+	for end := time.Now().Add(time.Minute); r.counted("kvoracle.http.connections", "outcome=handed") != 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("want one connection to be counted as handed on")
+		}
+	}
 }
 
 // TestAuthzPathsAreTheClients: they are no paths of ours to mend, and a redirection would be Envoy's answer to its client.

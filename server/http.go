@@ -76,6 +76,7 @@ func (s *Server) serveHTTP() error {
 			Prefix: authzPath, Handler: s.door, MaxHead: s.cfg.MaxHeaderBytes, MaxBody: s.cfg.ExtProcMaxBody,
 			HeadTimeout: door.ReadHeaderTimeout, ReadTimeout: door.ReadTimeout, WriteTimeout: door.WriteTimeout, IdleTimeout: door.IdleTimeout,
 			ConnContext: door.ConnContext, Guard: s.rescuedLoop,
+			Ended: func(how direct.Ending) { s.tel.ConnectionEnded(how.String()) },
 		})
 		defer func() { _ = quick.Close() }()
 		lis, wait = quick, quick.Wait

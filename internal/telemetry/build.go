@@ -24,7 +24,7 @@ type instruments struct {
 	cachedTokens, released, workerEvents                           metric.Int64Counter
 	decisionDuration, matchedShare, firstToken, firstTokenDistance metric.Float64Histogram
 	cachedDistance                                                 metric.Int64Histogram
-	closed, reloads                                                metric.Int64Counter
+	closed, ended, reloads                                         metric.Int64Counter
 	saves, saveBytes, loads                                        metric.Int64Counter
 	saveDuration                                                   metric.Float64Histogram
 	queueShed                                                      metric.Int64Counter
@@ -122,6 +122,7 @@ func newInstruments(b *builder) instruments {
 		unobserved:         b.counter(mUnobserved),
 		logged:             b.counter(mLogged),
 		closed:             b.counter(mClosed),
+		ended:              b.counter(mEnded),
 		reloads:            b.counter(mReloads),
 		saves:              b.counter(mSaves),
 		saveDuration:       b.histogram(mSaveDuration),

@@ -44,6 +44,7 @@ const (
 	mRefused          = "kvoracle.requests.refused"
 	mPanics           = "kvoracle.panics"
 	mClosed           = "kvoracle.connections.closed"
+	mEnded            = "kvoracle.http.connections"
 	mReloads          = "kvoracle.reloads"
 	mSaves            = "kvoracle.index.saves"
 	mSaveDuration     = "kvoracle.index.save.duration"
@@ -162,6 +163,7 @@ func Instruments() []Instrument {
 		{mRefused, Counter, "{request}", "Calls and stream messages answered with an error, by the reason in ErrorInfo, or by the status code where there is none.", []string{kRPC, kReason}, nil},
 		{mPanics, Counter, "{panic}", "Handlers that panicked: each is a bug.", []string{kRPC}, nil},
 		{mClosed, Counter, "{connection}", "Connections closed because there were too many: full (all together), or idle (the oldest of those that had made no call).", []string{kReason}, nil},
+		{mEnded, Counter, "{connection}", "Connections that have come to the HTTP port and gone from those who answer ext_authz there: handed (on to Go's HTTP server, with another request or one of another form), left (closed by the client between requests), silent (no request came in time), broken (a request or its answer did not come through), closing (the server was going).", []string{kOutcome}, nil},
 		{mReloads, Counter, "{reload}", "What had changed and was read again: the certificate with its authorities, that for NATS (nats_certificate), the access file, or the settings (config); applied, or refused, when the former stays in force.", []string{kFile, kOutcome}, nil},
 		{mSaves, Counter, "{save}", "Times that what is known of the fleet was written to the data folder, or was not: written or failed.", []string{kOutcome}, nil},
 		{mSaveDuration, Histogram, "s", "Time of such a save, from the first worker to the file's being safe on the disk.", nil, slow},

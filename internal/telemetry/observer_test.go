@@ -62,6 +62,7 @@ func everything(tel *telemetry.Telemetry) {
 	tel.Observer().Waited(oracle.WaitFull, 0)
 	tel.Unobserved()
 	tel.Closed("full")
+	tel.ConnectionEnded("handed")
 	tel.Reloaded("access", true)
 	tel.Reloaded("certificate", false)
 	tel.Tokenized("asked")
@@ -127,6 +128,7 @@ func TestEachReportIsCountedOnce(t *testing.T) {
 		"kvoracle.queue.shed{reason=full}":                                                               {1, 0},
 		"kvoracle.panics{rpc=kvoracle.v1.RouteService/Route}":                                            {1, 0},
 		"kvoracle.connections.closed{reason=full}":                                                       {1, 0},
+		"kvoracle.http.connections{outcome=handed}":                                                      {1, 0},
 		"kvoracle.reloads{file=access,outcome=applied}":                                                  {1, 0},
 		"kvoracle.reloads{file=certificate,outcome=refused}":                                             {1, 0},
 		"kvoracle.requests.refused{reason=MODEL_UNKNOWN,rpc=kvoracle.v1.RouteService/Route}":             {1, 0},

@@ -4,6 +4,11 @@ package telemetry
 
 type reloadKey struct{ file, outcome string }
 
+// ConnectionEnded counts a connection to the HTTP port that has ended with those who answer ext_authz; how comes from a closed set.
+func (t *Telemetry) ConnectionEnded(how string) {
+	t.observer.count(t.observer.in.ended, t.observer.outcome, how, 1)
+}
+
 // Closed counts a connection that was closed because there were too many; why is "full" or "idle".
 func (t *Telemetry) Closed(why string) {
 	t.observer.count(t.observer.in.closed, t.observer.closed, why, 1)

@@ -26,6 +26,8 @@ type Config struct {
 	ConnContext func(ctx context.Context, c net.Conn) context.Context
 	// Guard runs a connection, and makes an error of a panic there.
 	Guard func(ctx context.Context, f func() error) error
+	// Ended is told how each connection has ended.
+	Ended func(how Ending)
 }
 
 // Server is a listener in front of net/http's: it serves what is ours, and other connections come out of Accept. Make it with New.
@@ -162,12 +164,13 @@ const buffered = 16 << 10
 
 // serve answers a connection's requests, or hands it on.
 func (s *Server) serve(conn net.Conn) error {
-	isOurs := true
+	how := Broken
 	defer func() {
 		s.forget(conn)
-		if isOurs {
+		if how != Handed {
 			_ = conn.Close()
 		}
+		s.cfg.Ended(how)
 	}()
 	ctx, cancel := context.WithCancel(s.cfg.ConnContext(context.Background(), conn))
 	defer cancel()
@@ -178,12 +181,14 @@ func (s *Server) serve(conn net.Conn) error {
 		if b.from == b.to {
 			b.from, b.to = 0, 0
 			if !s.mark(conn, true) {
+				how = Closing
 				return nil
 			}
 			if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 				return err
 			}
 			if err := b.fill(); err != nil {
+				how = s.whileIdle(err)
 				return err
 			}
 		}
@@ -193,10 +198,12 @@ func (s *Server) serve(conn net.Conn) error {
 		}
 		r, n := head(b.buf[b.from:b.to], s.cfg.Prefix)
 		if n == 0 || n > s.cfg.MaxHead || r.ContentLength > int64(s.cfg.MaxBody) {
-			isOurs = false
 			s.forget(conn)
-			if err := conn.SetDeadline(time.Time{}); err != nil || !s.pass(accepted{conn: &handed{Conn: conn, first: b.buf[b.from:b.to]}}) {
-				return conn.Close()
+			if err := conn.SetDeadline(time.Time{}); err != nil {
+				return err
+			}
+			if how = Closing; s.pass(accepted{conn: &handed{Conn: conn, first: b.buf[b.from:b.to]}}) {
+				how = Handed
 			}
 			return nil
 		}
@@ -206,8 +213,12 @@ func (s *Server) serve(conn net.Conn) error {
 		if r.ContentLength == 0 {
 			r.Body = http.NoBody
 		}
-		if err := s.answer(a, r.WithContext(ctx), b); err != nil || a.isLast {
+		if err := s.answer(a, r.WithContext(ctx), b); err != nil {
 			return err
+		}
+		if a.isLast {
+			how = Closing
+			return nil
 		}
 		patience = s.cfg.IdleTimeout
 	}

@@ -24,6 +24,20 @@ type rig struct {
 	at  string
 
 	other chan string // addresses of the clients of connections that net/http has got
+	ended chan Ending
+}
+
+// wantEnd waits for the end of a connection.
+func (r *rig) wantEnd(want Ending) {
+	r.t.Helper()
+	select {
+	case got := <-r.ended:
+		if got != want {
+			r.t.Errorf("a connection is counted as %v, want %v", got, want)
+		}
+	case <-time.After(time.Minute):
+		r.t.Errorf("no connection has ended, want %v", want)
+	}
 }
 
 const (
@@ -62,6 +76,7 @@ func start(t *testing.T, change func(*Config)) *rig {
 
 func startOn(t *testing.T, lis net.Listener, change func(*Config)) *rig {
 	t.Helper()
+	ended := make(chan Ending, 1000)
 	cfg := Config{
 		Prefix: "/ours/", Handler: http.HandlerFunc(handle), MaxHead: 1000, MaxBody: 100_000,
 		HeadTimeout: time.Minute, ReadTimeout: time.Minute, WriteTimeout: time.Minute, IdleTimeout: time.Minute,
@@ -74,11 +89,12 @@ func startOn(t *testing.T, lis net.Listener, change func(*Config)) *rig {
 			}()
 			return f()
 		},
+		Ended: func(how Ending) { ended <- how },
 	}
 	if change != nil {
 		change(&cfg)
 	}
-	r := &rig{t: t, s: New(lis, cfg), at: lis.Addr().String(), other: make(chan string, 1000)}
+	r := &rig{t: t, s: New(lis, cfg), at: lis.Addr().String(), other: make(chan string, 1000), ended: ended}
 	r.web = &http.Server{
 		Handler: cfg.Handler, ReadHeaderTimeout: time.Minute,
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
@@ -188,8 +204,15 @@ func TestConnectionIsOursUntilItIsNot(t *testing.T) {
 	next(byUs, `GET h /ours/none [] 0 ""`)
 	next(byOther, `GET h /theirs [] 0 ""`)
 	next(byOther, asked)
+	r.wantEnd(Handed)
 	write(t, conn, ask)
 	next(byOther, asked)
+	conn = r.dial()
+	in = bufio.NewReader(conn)
+	write(t, conn, ask)
+	next(byUs, asked)
+	_ = conn.Close()
+	r.wantEnd(Left)
 }
 
 // Of a connection that was handed on it can be asked whether the other side has left, as of any other.
@@ -352,13 +375,15 @@ func TestSilence(t *testing.T) {
 		change func(*Config)
 		first  string
 		want   int
+		end    Ending
 	}{
-		"new":  {func(c *Config) { c.HeadTimeout = short }, "", 0},
-		"idle": {func(c *Config) { c.IdleTimeout = short }, ask, http.StatusOK},
-		"body": {func(c *Config) { c.ReadTimeout = short }, ask[:len(ask)-1], http.StatusBadRequest},
+		"new":  {func(c *Config) { c.HeadTimeout = short }, "", 0, Silent},
+		"idle": {func(c *Config) { c.IdleTimeout = short }, ask, http.StatusOK, Silent},
+		"body": {func(c *Config) { c.ReadTimeout = short }, ask[:len(ask)-1], http.StatusBadRequest, Broken},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn := start(t, c.change).dial()
+			r := start(t, c.change)
+			conn := r.dial()
 			in := bufio.NewReader(conn)
 			write(t, conn, c.first)
 			if c.want > 0 {
@@ -369,6 +394,7 @@ func TestSilence(t *testing.T) {
 			if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
 				t.Errorf("got %v, want the connection's end", err)
 			}
+			r.wantEnd(c.end)
 		})
 	}
 }
@@ -381,6 +407,7 @@ func TestPanicEndsItsConnection(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("got %v, want the connection's end", err)
 	}
+	r.wantEnd(Broken)
 	conn = r.dial()
 	write(t, conn, ask)
 	if by, code, _, _ := answerOf(t, bufio.NewReader(conn)); by != byUs || code != http.StatusOK {
@@ -419,6 +446,7 @@ func TestCloseLetsRequestsEnd(t *testing.T) {
 		_ = c.Close()
 		t.Error("a connection was accepted after the end")
 	}
+	r.wantEnd(Closing)
 	if _, err := r.s.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Accept: got %v, want net.ErrClosed", err)
 	}
@@ -438,6 +466,55 @@ func TestCloseLetsRequestsEnd(t *testing.T) {
 		t.Errorf("got %v, want the connection's end", err)
 	}
 	if err := <-waited; err != nil {
+		t.Error(err)
+	}
+	r.wantEnd(Closing)
+}
+
+// noticed tells when its connections are about to be handed on.
+type noticed struct {
+	net.Listener
+	told chan struct{}
+}
+
+// Accept implements net.Listener.
+func (l noticed) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return &noticedConn{c, l.told}, err
+}
+
+type noticedConn struct {
+	net.Conn
+	told chan struct{}
+}
+
+// SetDeadline implements net.Conn.
+func (c *noticedConn) SetDeadline(t time.Time) error {
+	close(c.told)
+	return c.Conn.SetDeadline(t)
+}
+
+// A connection that nobody takes any more is closed with the server.
+func TestCloseEndsWhatIsHandedToNobody(t *testing.T) {
+	r := start(t, nil)
+	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := noticed{lis, make(chan struct{})}
+	s := New(l, r.s.cfg) // of which nobody accepts
+	r.at = lis.Addr().String()
+	conn := r.dial()
+	write(t, conn, "GET /theirs HTTP/1.1\r\nHost: h\r\n\r\n")
+	<-l.told
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Error("it was answered")
+	}
+	r.wantEnd(Closing)
+	if err := s.Wait(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
