@@ -52,7 +52,7 @@ func TestAuthz(t *testing.T) {
 		t.Errorf("%d were decided, want 1", got)
 	}
 	// That of the last body, which is longer than ExtProcMaxBody; it is counted when net/http has it.
-	for end := time.Now().Add(time.Minute); r.counted("kvoracle.http.connections", "outcome=handed") != 1; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); r.counted("kvoracle.http.connections", "outcome=handed") != 1; <-time.After(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("want one connection to be counted as handed on")
 		}
