@@ -96,6 +96,7 @@ test: ## Run unit tests and fuzz seeds, with the race detector where there is a 
 		go test -v -run='Alloc|Million|LivesWithoutEnd|ChurnLeavesNothing|DeepHole|TablesShrink|AFullDisk|NATSStandsStill' ./... 2>&1 | awk -f .ci/gotest.awk
 		go test -v -run='^TestStorm$$' ./internal/storm 2>&1 | awk -f .ci/gotest.awk
 		go test -v ./internal/sim 2>&1 | awk -f .ci/gotest.awk
+		go test -v -run='^TestCapacity' ./internal/replay 2>&1 | awk -f .ci/gotest.awk
 	fi
 
 .PHONY: fuzz

@@ -3,12 +3,51 @@
 package replay
 
 import (
+	"math"
 	"testing"
 
 	"github.com/kvoracle/kvoracle/internal/oracle"
 	"github.com/kvoracle/kvoracle/internal/policy"
 	"github.com/kvoracle/kvoracle/internal/sim"
 )
+
+// TestCapacityIsWhatWasKept holds capacities against the loads at which the promise is kept, all of which are run here, of first
+// tokens alone and of both apart. What breaks first in this cell is the time of output tokens, so they differ.
+func TestCapacityIsWhatWasKept(t *testing.T) {
+	p := small(t)
+	p.Loads, p.Degrees, p.DegreeLoads, p.Keep = nil, nil, nil, 0
+	p.Cells = []Cell{{Workload: &Workload{Name: "retrieval", Trace: sim.Retrieval(200, 1)}, Model: sim.Model8B(), Engines: 2}}
+	p.Contestants, _ = ByName(p.Contestants, []string{Ours, "random"})
+	rep, err := Run(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &rep.Cells[0]
+	for k := range p.Contestants {
+		const lowest, highest = -20, 36 // by a factor of 0.82 and 1.43
+		first, both := 0, 0
+		for step := lowest; step <= highest; step++ {
+			r, err := p.Cells[0].run(&p.Contestants[k], c.Scale.Full*math.Pow(climbStep, float64(step)), 1, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.TTFT.P90 <= c.Scale.TTFT90 {
+				first++
+				if r.TPOT.Mean <= c.Scale.TPOT {
+					both++
+				}
+			}
+		}
+		load := func(kept int) float64 { return math.Pow(climbStep, float64(lowest-1+kept)) }
+		got := c.Capacities[p.Contestants[k].Name]
+		if math.Abs(got.TTFT/load(first)-1) > 1e-9 || math.Abs(got.Promise/load(both)-1) > 1e-9 {
+			t.Errorf("%s: %+v, want %v and %v", p.Contestants[k].Name, got, load(first), load(both))
+		}
+		if first == both || both == 0 || first > highest-lowest {
+			t.Errorf("%s: p90 TTFT is as promised at %d loads, both are at %d: the cell does not exercise it", p.Contestants[k].Name, first, both)
+		}
+	}
+}
 
 // stalling is the default policy with a price on a second by which a prefill stalls each sequence that decodes there.
 type stalling struct {

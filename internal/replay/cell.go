@@ -60,7 +60,7 @@ func (s *Scale) keeps(r *sim.Result) bool { return s.starts(r) && r.TPOT.Mean <=
 
 // Capacity is how much load a policy can take, in units of load 1; 0: not even hardly any.
 type Capacity struct {
-	// TTFT is the highest load at which p90 TTFT is as promised, Promise the highest at which mean TPOT is so, too.
+	// TTFT is up to which load p90 TTFT is as promised, Promise up to which mean TPOT is so, too. See Cell.climb.
 	TTFT, Promise float64
 }
 
@@ -147,16 +147,96 @@ func (c *Cell) runs(p *Contestant) func(load float64) (*sim.Result, error) {
 
 // capacity searches for how much load a contestant can take.
 func (c *Cell) capacity(s *Scale, p *Contestant) (Capacity, error) {
-	run := c.runs(p)
+	run, find := c.runs(p), c.search
+	if !c.Workload.IsClosed {
+		find = s.climb
+	}
 	promise := s.Full // by its definition, of the reference
 	if !p.IsReference {
 		var err error
-		if promise, err = c.search(run, s.keeps, s.Full); err != nil {
+		if promise, err = find(run, s.keeps, s.Full); err != nil {
 			return Capacity{}, err
 		}
 	}
-	ttft, err := c.search(run, s.starts, max(promise, s.Full/8))
+	ttft, err := find(run, s.starts, max(promise, s.Full/8))
 	return Capacity{TTFT: max(ttft, promise) / s.Full, Promise: promise / s.Full}, err
+}
+
+const (
+	// climbStep is between two loads of a climb.
+	climbStep = 1.01
+	// sure is how many loads in a row have to agree for what lies beyond them not to be looked at.
+	sure = 4
+	// mostSteps bounds a climb in each direction: by a factor of 100 of load.
+	mostSteps = 463
+)
+
+// climb finds up to which load a contestant's runs keep something, starting from a guess. 0: they keep it at none. Loads are those
+// of a ladder that all contestants of a cell climb, climbStep apart. Near its end a promise is kept at one load, broken at the next
+// and kept again, as requests happen to fall together, and a single bisection ends at any of these loads. So all of them are looked
+// at, from where the promise is kept sure times in a row to where it is broken as often, and each at which it is kept is a step.
+func (s *Scale) climb(run func(float64) (*sim.Result, error), keeps func(*sim.Result) bool, guess float64) (float64, error) {
+	at := func(k int) float64 { return s.Full * math.Pow(climbStep, float64(k)) }
+	isKept := func(k int) (bool, error) {
+		r, err := run(at(k))
+		return err == nil && keeps(r), err
+	}
+	lo, err := gallop(int(math.Round(math.Log(guess/s.Full)/math.Log(climbStep))), isKept)
+	if err != nil || lo <= -mostSteps {
+		return 0, err
+	}
+	down, below, err := walk(lo, -1, isKept)
+	if err != nil {
+		return 0, err
+	}
+	_, above, err := walk(lo+1, 1, isKept)
+	return at(down + below + above), err
+}
+
+// walk looks at steps in one direction until all of sure in a row are as they are expected to be there, kept below and not above.
+// It gives the next one and how many were kept.
+func walk(k, by int, isKept func(int) (bool, error)) (next, kept int, err error) {
+	for inRow := 0; inRow < sure && max(k, -k) < mostSteps; k += by {
+		is, err := isKept(k)
+		if err != nil {
+			return 0, 0, err
+		}
+		if is {
+			kept++
+		}
+		if inRow++; is != (by < 0) {
+			inRow = 0
+		}
+	}
+	return k, kept, nil
+}
+
+// gallop finds a step that is kept and the next one not, starting from a guess; -mostSteps: none is kept.
+func gallop(guess int, isKept func(int) (bool, error)) (int, error) {
+	lo, hi := -mostSteps, mostSteps
+	at, stride := guess, 12
+	for hi-lo > 1 {
+		is, err := isKept(at)
+		if err != nil {
+			return 0, err
+		}
+		if is {
+			lo = at
+		} else {
+			hi = at
+		}
+		switch {
+		case hi == mostSteps:
+			at = min(lo+stride, hi-1)
+			stride *= 2
+		case lo == -mostSteps:
+			at = max(hi-stride, lo+1)
+			stride *= 2
+		default:
+			at = (lo + hi) / 2
+		}
+	}
+	return lo, nil
 }
 
 // search finds the highest load at which a contestant's runs keep something, starting from a guess. 0: they keep it at none.

@@ -3,6 +3,7 @@ package replay
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -86,9 +87,6 @@ func TestRun(t *testing.T) {
 					t.Errorf("%s, %s at %v: %d requests kept", c.Name, l.Name, load, got)
 				}
 			}
-			if c.Capacities[l.Name].Promise <= 0 || c.Capacities[l.Name].TTFT < c.Capacities[l.Name].Promise {
-				t.Errorf("%s, %s: capacity %v", c.Name, l.Name, c.Capacities[l.Name])
-			}
 		}
 		if c.Capacities[Informed].Promise != 1 {
 			t.Errorf("%s: the reference's capacity is %v", c.Name, c.Capacities[Informed])
@@ -133,6 +131,54 @@ func TestRun(t *testing.T) {
 	}
 	if strings.Contains(page.String(), "NaN") || strings.Contains(page.String(), "%!") {
 		t.Errorf("the page:\n%s", page.String())
+	}
+}
+
+// TestClimb: each load at which a promise is kept is a step, whichever of them a search would meet.
+func TestClimb(t *testing.T) {
+	for name, tt := range map[string]struct {
+		keeps func(step int) bool
+		want  int // steps above load 1
+	}{
+		"at load 1":            {func(step int) bool { return step <= 0 }, 0},
+		"far above":            {func(step int) bool { return step <= 57 }, 57},
+		"far below":            {func(step int) bool { return step <= -130 }, -130},
+		"here and there above": {func(step int) bool { return step <= 4 || step == 6 || step == 7 || step == 11 }, 7},
+		"broken once below":    {func(step int) bool { return step <= 9 && step != 8 }, 8},
+		"kept far beyond":      {func(step int) bool { return step <= 4 || step == 40 }, 4},
+	} {
+		for _, guess := range []float64{0.2, 0.9, 1, 1.1, 3} {
+			s, runs := Scale{Full: 2.5}, map[int]bool{}
+			got, err := s.climb(func(load float64) (*sim.Result, error) {
+				step := math.Log(load/s.Full) / math.Log(climbStep)
+				k := int(math.Round(step))
+				if math.Abs(step-float64(k)) > 1e-6 {
+					t.Errorf("%s: a load of %v is on no step", name, load)
+				}
+				runs[k] = true
+				return &sim.Result{N: k}, nil
+			}, func(r *sim.Result) bool { return tt.keeps(r.N) }, guess*s.Full)
+			if want := s.Full * math.Pow(climbStep, float64(tt.want)); err != nil || math.Abs(got/want-1) > 1e-9 {
+				t.Errorf("%s, from %v: %v, %v, want %v", name, guess, got, err, want)
+			}
+			if len(runs) > 30 {
+				t.Errorf("%s, from %v: %d runs", name, guess, len(runs))
+			}
+		}
+	}
+	s := Scale{Full: 1}
+	never := func(*sim.Result) bool { return false }
+	run := func(float64) (*sim.Result, error) { return new(sim.Result), nil }
+	if got, err := s.climb(run, never, 1); got != 0 || err != nil {
+		t.Errorf("kept at no load: %v, %v", got, err)
+	}
+	always := func(*sim.Result) bool { return true }
+	if got, err := s.climb(run, always, 1); err != nil || math.IsInf(got, 0) || got < 90 {
+		t.Errorf("kept at all loads: %v, %v", got, err)
+	}
+	failing := errors.New("no run")
+	if _, err := s.climb(func(float64) (*sim.Result, error) { return nil, failing }, never, 1); !errors.Is(err, failing) {
+		t.Errorf("a run that fails: %v", err)
 	}
 }
 
@@ -291,6 +337,13 @@ func TestBars(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
+	}
+	var page bytes.Buffer
+	if err := rep.Markdown(&page, "make something", true); err != nil {
+		t.Fatal(err)
+	}
+	if text := page.String(); !strings.Contains(text, "| b | 0.750 | ") || strings.Contains(text, "| a | 1.250 | ") {
+		t.Errorf("the page does not tell where capacity is lower than a rival's, or tells more:\n%s", text)
 	}
 	// What was not measured is not met.
 	for _, b := range (&Report{}).Bars() {
