@@ -6,13 +6,18 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // proxiesEnv names the folder where `make e2e` has unpacked NGINX and HAProxy. Empty: they are installed.
@@ -283,4 +288,51 @@ func TestProxiesClientsLeave(t *testing.T) {
 		s.until("all bookings have ended", func() bool { return s.metric("kvoracle_bookings") == 0 })
 		s.becomes(clients, "were cancelled", "kvoracle_progress_events_total", `step="cancelled"`, `outcome="applied"`)
 	})
+}
+
+// TestTypeScriptTellsInOrder: while an oracle takes its time with what it is told, nothing that comes later overtakes that.
+func TestTypeScriptTellsInOrder(t *testing.T) {
+	t.Parallel()
+	s := newBareStack(t, 2000)
+	s.register(0)
+	const takes = 100 * time.Millisecond // twice as long as the program waits before it tells more
+	oracle := s.http
+	var mu sync.Mutex
+	calls, underWay, most := 0, 0, 0
+	to := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: oracle})
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/progress" {
+			mu.Lock()
+			calls++
+			underWay++
+			most = max(most, underWay)
+			mu.Unlock()
+			time.Sleep(takes)
+			mu.Lock()
+			underWay-- // before it hears of that
+			mu.Unlock()
+		}
+		to.ServeHTTP(w, r)
+	}))
+	t.Cleanup(slow.Close)
+	s.http = slow.Listener.Addr().String()
+	s.startTypeScript()
+	s.http = oracle
+	told := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return calls
+	}
+	for told() < 5 {
+		code, _, text, err := whole(ask(t.Context(), s.url, []message{{"user", "in order"}}, true))
+		if err != nil || code != 200 {
+			t.Fatalf("%d %s %v", code, text, err)
+		}
+	}
+	s.until("all bookings have ended", func() bool { return s.metric("kvoracle_bookings") == 0 })
+	mu.Lock()
+	defer mu.Unlock()
+	if most != 1 {
+		t.Errorf("up to %d batches were under way, want one after the other", most)
+	}
 }
