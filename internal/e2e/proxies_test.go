@@ -307,7 +307,10 @@ func TestTypeScriptTellsInOrder(t *testing.T) {
 			underWay++
 			most = max(most, underWay)
 			mu.Unlock()
-			time.Sleep(takes)
+			select {
+			case <-time.After(takes):
+			case <-r.Context().Done(): // it was given up
+			}
 			mu.Lock()
 			underWay-- // before it hears of that
 			mu.Unlock()
