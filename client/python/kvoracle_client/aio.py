@@ -4,9 +4,9 @@ import asyncio
 import time
 
 import grpc
-from kvoracle.v1 import fleet_pb2, progress_pb2, route_pb2
+from kvoracle.v1 import fleet_pb2
 
-from .core import LIST, RECORD, ROUTE, Core, Steps, question
+from .core import Core, Steps, calls, question
 
 
 class AsyncClient(Steps):
@@ -20,11 +20,7 @@ class AsyncClient(Steps):
     async def __aenter__(self):
         self._own = isinstance(self._target, str)
         self._channel = grpc.aio.insecure_channel(self._target) if self._own else self._target
-        self._route = self._channel.unary_unary(ROUTE, None, route_pb2.RouteResponse.FromString)
-        self._record = self._channel.unary_unary(
-            RECORD, progress_pb2.RecordProgressRequest.SerializeToString, progress_pb2.RecordProgressResponse.FromString)
-        self._list = self._channel.unary_unary(
-            LIST, fleet_pb2.ListWorkersRequest.SerializeToString, fleet_pb2.ListWorkersResponse.FromString)
+        self._route, self._record, self._list = calls(self._channel)
         await self.refresh()
         self._task = asyncio.create_task(self._run())
         return self
@@ -63,10 +59,6 @@ class AsyncClient(Steps):
                         raise
                     return False
             return True
-
-    def _tell(self, d, **step):
-        self.core.tell(d, **step)
-        self._wake.set()
 
     async def _run(self):
         due = time.monotonic() + self._every  # of the next list, however much there is to be said

@@ -180,8 +180,22 @@ def _details(error):
     return b"".join(v for k, v in metadata or () if k == "grpc-status-details-bin")
 
 
+def calls(channel):
+    """Route, RecordProgress and ListWorkers of a channel, be it for threads or for asyncio."""
+    return (
+        channel.unary_unary(ROUTE, None, route_pb2.RouteResponse.FromString),
+        channel.unary_unary(
+            RECORD, progress_pb2.RecordProgressRequest.SerializeToString, progress_pb2.RecordProgressResponse.FromString),
+        channel.unary_unary(LIST, fleet_pb2.ListWorkersRequest.SerializeToString, fleet_pb2.ListWorkersResponse.FromString),
+    )
+
+
 class Steps:
-    """What a gateway says of a request. None of these waits for the oracle."""
+    """What a gateway says of a request. None of these waits for the oracle. Needs core, and _wake, at which it is said."""
+
+    def _tell(self, d, **step):
+        self.core.tell(d, **step)
+        self._wake.set()
 
     def dispatched(self, d, worker_id=None, dp_rank=0):
         """It was sent; to another worker than the chosen one, if one is named."""

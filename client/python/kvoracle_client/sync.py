@@ -4,9 +4,9 @@ import threading
 import time
 
 import grpc
-from kvoracle.v1 import fleet_pb2, progress_pb2, route_pb2
+from kvoracle.v1 import fleet_pb2
 
-from .core import LIST, RECORD, ROUTE, Core, Steps, question
+from .core import Core, Steps, calls, question
 
 
 class Client(Steps):
@@ -21,11 +21,7 @@ class Client(Steps):
         self._channel = grpc.insecure_channel(target) if self._own else target
         self._deadline, self._every = deadline, fleet_seconds
         self.core = Core()
-        self._route = self._channel.unary_unary(ROUTE, None, route_pb2.RouteResponse.FromString)
-        self._record = self._channel.unary_unary(
-            RECORD, progress_pb2.RecordProgressRequest.SerializeToString, progress_pb2.RecordProgressResponse.FromString)
-        self._list = self._channel.unary_unary(
-            LIST, fleet_pb2.ListWorkersRequest.SerializeToString, fleet_pb2.ListWorkersResponse.FromString)
+        self._route, self._record, self._list = calls(self._channel)
         self._wake, self._closing, self._saying = threading.Event(), False, threading.Lock()
         self.refresh(timeout=1.0)
         self._thread = threading.Thread(target=self._run, name="kvoracle", daemon=True)
@@ -75,10 +71,6 @@ class Client(Steps):
 
     def __exit__(self, *_):
         self.close()
-
-    def _tell(self, d, **step):
-        self.core.tell(d, **step)
-        self._wake.set()
 
     def _run(self):
         due = time.monotonic() + self._every  # of the next list, however much there is to be said
