@@ -169,7 +169,7 @@ bench-peers: ## Measure published indexes of others beside ours, on the same ope
 REPLAYFLAGS ?= -out docs/results.md
 
 .PHONY: replay
-replay: ## Run every policy on every workload in virtual time and write docs/results.md (10 to 18 min); REPLAYFLAGS=-quick
+replay: ## Run every policy on every workload in virtual time and write docs/results.md (12 to 20 min); REPLAYFLAGS=-quick
 	mkdir -p bin
 	go -C bench build -o ../bin/ ./replaybench
 	bin/replaybench $(REPLAYFLAGS)

@@ -213,9 +213,9 @@ func (r *Report) writeCapacity(p *page) {
 func whyShort(cell string) string {
 	switch cell {
 	case "mooncake_synthetic/8b/8":
-		return "luck: from 4 % below the end on it is kept at one load and broken at the next, by the best rivals, too"
+		return "not settled by one trace: from 4 % below the end on it is kept at one load and broken at the next, by the best rivals, too"
 	case "retrieval/8b/8":
-		return "luck: all of the best end within 1 %, where every engine computes all the time"
+		return "within a step: all of the best end within 1 %, where every engine computes all the time"
 	case "long_chat/8b/8":
 		return "memory ends it, with other seeds, too: kvoracle has shared heads on more engines, finds some 3 % fewer prompt tokens in caches than SMG " +
 			"with events and has less room to decode"
