@@ -133,30 +133,9 @@ func BenchmarkPick(b *testing.B) {
 		pick(b, lis.Addr().String())
 	})
 	b.Run("kvoracle", func(b *testing.B) {
-		clearEnv(b)
-		s, err := New(Config{Listen: "127.0.0.1:0", SlowCall: time.Second})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := s.Listen(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(b.Context())
-		r := &rig{t: b, s: s, ended: make(chan error, 1)}
-		go func() { r.ended <- s.Run(ctx) }()
-		r.dial(s.Addr().String())
-		for i := range 4 {
-			spec := &kvoraclev1.WorkerSpec{WorkerId: fmt.Sprint("w", i), Address: fmt.Sprintf("10.0.0.%d:80", i), Model: "m", BlockSize: 16}
-			if _, err := r.fleet.RegisterWorker(b.Context(), &kvoraclev1.RegisterWorkerRequest{Spec: spec}); err != nil {
-				b.Fatal(err)
-			}
-		}
+		s, stop := servingFour(b, Config{Listen: "127.0.0.1:0", SlowCall: time.Second})
+		defer stop()
 		pick(b, s.Addr().String())
-		_ = r.conn.Close()
-		cancel()
-		if err := <-r.ended; err != nil {
-			b.Error(err)
-		}
 	})
 }
 
@@ -209,31 +188,40 @@ func BenchmarkAuthz(b *testing.B) {
 		ask(b, lis.Addr().String())
 	})
 	b.Run("kvoracle", func(b *testing.B) {
-		clearEnv(b)
-		s, err := New(Config{Listen: "127.0.0.1:0", HTTPListen: "127.0.0.1:0", SlowCall: time.Second})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := s.Listen(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(b.Context())
-		r := &rig{t: b, s: s, ended: make(chan error, 1)}
-		go func() { r.ended <- s.Run(ctx) }()
-		r.dial(s.Addr().String())
-		for i := range 4 {
-			spec := &kvoraclev1.WorkerSpec{WorkerId: fmt.Sprint("w", i), Address: fmt.Sprintf("10.0.0.%d:80", i), Model: "m", BlockSize: 16}
-			if _, err := r.fleet.RegisterWorker(b.Context(), &kvoraclev1.RegisterWorkerRequest{Spec: spec}); err != nil {
-				b.Fatal(err)
-			}
-		}
+		s, stop := servingFour(b, Config{Listen: "127.0.0.1:0", HTTPListen: "127.0.0.1:0", SlowCall: time.Second})
+		defer stop()
 		ask(b, s.HTTPAddr().String())
+	})
+}
+
+// servingFour is a server that knows four workers; stop ends it.
+func servingFour(b *testing.B, cfg Config) (s *Server, stop func()) {
+	b.Helper()
+	clearEnv(b)
+	s, err := New(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := s.Listen(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	r := &rig{t: b, s: s, ended: make(chan error, 1)}
+	go func() { r.ended <- s.Run(ctx) }()
+	r.dial(s.Addr().String())
+	for i := range 4 {
+		spec := &kvoraclev1.WorkerSpec{WorkerId: fmt.Sprint("w", i), Address: fmt.Sprintf("10.0.0.%d:80", i), Model: "m", BlockSize: 16}
+		if _, err := r.fleet.RegisterWorker(b.Context(), &kvoraclev1.RegisterWorkerRequest{Spec: spec}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return s, func() {
 		_ = r.conn.Close()
 		cancel()
 		if err := <-r.ended; err != nil {
 			b.Error(err)
 		}
-	})
+	}
 }
 
 // atOnce is a picker that does not look.
