@@ -19,6 +19,8 @@ type life struct {
 	isLeft  bool          // its stream has ended, and the log's word is awaited; guarded by Service.mu
 	doubted time.Time     // when it was last asked whether another replica has heard it; guarded by Service.mu
 	settles time.Time     // not zero: it has ended well, and its observer may still say more; guarded by Service.mu
+	due     time.Time     // when Service.Tick has something to do about it; guarded by Service.mu, as is the next
+	place   int           // in Service.dues, or nowhere
 	over    chan struct{} // closed at the end
 
 	mu         sync.Mutex

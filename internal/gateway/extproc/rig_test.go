@@ -97,7 +97,7 @@ func start(t *testing.T, workers int, change func(*Config)) *rig {
 		if n := r.o.Stats(time.Now()).Load.Bookings; n != 0 {
 			t.Errorf("%d bookings have outlived their streams", n)
 		}
-		if n := len(r.s.lives) + len(r.s.byRequest); n != 0 {
+		if n := len(r.s.lives) + len(r.s.byRequest) + len(r.s.dues); n != 0 {
 			t.Errorf("%d lives are remembered after all streams have ended", n)
 		}
 	})

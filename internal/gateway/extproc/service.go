@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"container/heap"
 	"errors"
 	"io"
 	"strconv"
@@ -31,6 +32,7 @@ type Service struct {
 
 	mu    sync.Mutex
 	lives map[oracle.DecisionID]*life
+	dues  dues // of lives
 	// byRequest are those that an access log ends, by the proxy's name of the request: of a choice that it has not heard, since it
 	// had given up that very moment, its log knows no decision.
 	byRequest map[string]*life
@@ -90,23 +92,23 @@ const renewEvery = 5 * time.Second
 func (s *Service) Tick(now time.Time) {
 	var due, settled, lost, doubted []*life
 	s.mu.Lock()
-	for _, l := range s.lives {
+	for len(s.dues) > 0 && !s.dues[0].due.After(now) {
+		l := s.dues[0]
 		switch {
 		case !l.settles.IsZero():
-			if !now.Before(l.settles) {
-				settled = append(settled, l)
-			}
-		case l.isLeft:
-			switch {
-			case now.Sub(l.renewed) >= s.cfg.LogSilence:
-				lost = append(lost, l)
-			case s.cfg.HasReplicas && now.Sub(l.doubted) >= renewEvery:
-				l.doubted = now
-				doubted = append(doubted, l)
-			}
-		case now.Sub(l.renewed) >= renewEvery:
+			s.unplan(l)
+			settled = append(settled, l)
+		case !l.isLeft:
 			l.renewed = now
+			s.plan(l)
 			due = append(due, l)
+		case now.Sub(l.renewed) >= s.cfg.LogSilence:
+			s.unplan(l)
+			lost = append(lost, l)
+		default:
+			l.doubted = now
+			s.plan(l)
+			doubted = append(doubted, l)
 		}
 	}
 	s.mu.Unlock()
@@ -131,6 +133,7 @@ func (s *Service) heardOf(l *life, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.renewed = now
+	s.plan(l)
 }
 
 // settle leaves a life until then to its observer.
@@ -138,6 +141,7 @@ func (s *Service) settle(l *life, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.settles = until
+	s.plan(l)
 }
 
 // await leaves a life whose stream has ended to the access log, unless too many are already.
@@ -153,6 +157,7 @@ func (s *Service) await(l *life) bool {
 	s.left++
 	now := time.Now()
 	l.isLeft, l.renewed, l.doubted = true, now, now
+	s.plan(l)
 	return true
 }
 
@@ -163,6 +168,8 @@ func (s *Service) begin(a *oracle.Answer, seesAll, byLog bool, request string, n
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lives[a.Decision] = l
+	l.due = s.dueOf(l)
+	heap.Push(&s.dues, l)
 	if byLog && request != "" {
 		s.byRequest[request] = l
 	}
@@ -193,6 +200,7 @@ func (s *Service) forget(l *life) {
 	if l.isLeft {
 		s.left--
 	}
+	s.unplan(l)
 	delete(s.lives, l.answer.Decision)
 	if s.byRequest[l.request] == l {
 		delete(s.byRequest, l.request)
