@@ -41,18 +41,8 @@ func BenchmarkRoute(b *testing.B) {
 		{"traced, sampled parent", []Option{WithSpanProcessor(dropped{})}, sampled},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			clearEnv(b)
-			s, err := New(Config{Listen: "127.0.0.1:0", SlowCall: time.Second}, c.opts...)
-			if err != nil {
-				b.Fatal(err)
-			}
-			if err := s.Listen(b.Context()); err != nil {
-				b.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(b.Context())
-			r := &rig{t: b, s: s, ended: make(chan error, 1)}
-			go func() { r.ended <- s.Run(ctx) }()
-			r.dial(s.Addr().String())
+			r, stop := upBench(b, Config{Listen: "127.0.0.1:0", SlowCall: time.Second}, c.opts...)
+			defer stop()
 			for _, name := range []string{"w1", "w2", "w3", "w4"} {
 				r.worker(name)
 			}
@@ -70,11 +60,6 @@ func BenchmarkRoute(b *testing.B) {
 				}
 			}
 			b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
-			_ = r.conn.Close()
-			cancel()
-			if err := <-r.ended; err != nil {
-				b.Error(err)
-			}
 		})
 	}
 }
@@ -194,11 +179,11 @@ func BenchmarkAuthz(b *testing.B) {
 	})
 }
 
-// servingFour is a server that knows four workers; stop ends it.
-func servingFour(b *testing.B, cfg Config) (s *Server, stop func()) {
+// upBench is a server with a connection to it; stop ends both.
+func upBench(b *testing.B, cfg Config, opts ...Option) (r *rig, stop func()) {
 	b.Helper()
 	clearEnv(b)
-	s, err := New(cfg)
+	s, err := New(cfg, opts...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -206,22 +191,29 @@ func servingFour(b *testing.B, cfg Config) (s *Server, stop func()) {
 		b.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(b.Context())
-	r := &rig{t: b, s: s, ended: make(chan error, 1)}
+	r = &rig{t: b, s: s, ended: make(chan error, 1)}
 	go func() { r.ended <- s.Run(ctx) }()
 	r.dial(s.Addr().String())
-	for i := range 4 {
-		spec := &kvoraclev1.WorkerSpec{WorkerId: fmt.Sprint("w", i), Address: fmt.Sprintf("10.0.0.%d:80", i), Model: "m", BlockSize: 16}
-		if _, err := r.fleet.RegisterWorker(b.Context(), &kvoraclev1.RegisterWorkerRequest{Spec: spec}); err != nil {
-			b.Fatal(err)
-		}
-	}
-	return s, func() {
+	return r, func() {
 		_ = r.conn.Close()
 		cancel()
 		if err := <-r.ended; err != nil {
 			b.Error(err)
 		}
 	}
+}
+
+// servingFour is upBench with four workers that proxies can send to.
+func servingFour(b *testing.B, cfg Config) (s *Server, stop func()) {
+	b.Helper()
+	r, stop := upBench(b, cfg)
+	for i := range 4 {
+		spec := &kvoraclev1.WorkerSpec{WorkerId: fmt.Sprint("w", i), Address: fmt.Sprintf("10.0.0.%d:80", i), Model: "m", BlockSize: 16}
+		if _, err := r.fleet.RegisterWorker(b.Context(), &kvoraclev1.RegisterWorkerRequest{Spec: spec}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return r.s, stop
 }
 
 // atOnce is a picker that does not look.

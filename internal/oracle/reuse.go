@@ -24,7 +24,7 @@ type reuse struct {
 // on a target follows what it costs to push more out there: see policy.CostModel.Again.
 //
 // It goes by a sample of the blocks, the one of load.Marks. Of ages, in steps of a factor, it counts how many uses came after
-// one; with all uses N, those at an age below a S, and those at or above L,
+// one; with all uses N, those at an age below a S, and those at a or above L,
 //
 //	again(a) = L / (N - S)
 //

@@ -47,6 +47,7 @@
 //	each booking ends exactly once: with its stream and a short wait for its observer; or with its entry in the log, or when
 //	nothing was heard of it for Config.LogSilence
 //	lives of which the stream has ended <= Config.MaxAwaited
+//	Service.dues has the lives that are not over, first the one about which something has to be done next
 //
 // Another filter of Envoy's, ext_authz, may ask instead, over HTTP: Service.Check. There is no stream then, and the log tells the end.
 //

@@ -31,17 +31,13 @@ func (p *process) slowly(files []string, each time.Duration) (quick func()) {
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	ended, attached := make(chan struct{}), make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
 		_ = cmd.Wait() // it says so itself
 		close(ended)
 		_, _ = said.Write([]byte(attachedTo)) // for who waits to hear it
 	}()
-	go func() {
-		said.wait(attachedTo, 1)
-		close(attached)
-	}()
-	<-attached
+	said.wait(attachedTo, 1)
 	select {
 	case <-ended:
 		p.t.Skipf("strace may not slow a process down here: %s", said)
