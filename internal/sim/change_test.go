@@ -188,7 +188,7 @@ func (firstOf) Choose(_ float64, _ *Request, f *Fleet) int { return f.taking()[0
 // TestVanishedEngineFailsWhatItIsSent: who is gone and not known to be looks as if it took requests. Each fails after a second and
 // goes elsewhere then, its time counting from when it came; those that it had fail at once. When it is known nobody goes there.
 func TestVanishedEngineFailsWhatItIsSent(t *testing.T) {
-	const at, known = 10.5, 20.5
+	const at, known, second = 10.5, 20.5, 1.0
 	var rows []string
 	for i := range 30 {
 		head := uint32(10 * i)
@@ -213,13 +213,51 @@ func TestVanishedEngineFailsWhatItIsSent(t *testing.T) {
 			}
 			continue
 		case s.Arrived > at && s.Arrived < known:
-			engine, late = 1, failsAfter
+			engine, late = 1, second
 		case s.Arrived > known && s.Arrived < known+5:
 			engine = 1
 		}
 		if got := s.FirstToken - s.Arrived; s.Engine != engine || math.Abs(got-late-prefill) > 0.1 {
 			t.Errorf("the one of second %v has its first token after %v s from engine %d, want %v + %v from %d", s.Arrived, got, s.Engine, late, prefill, engine)
 		}
+	}
+	for _, s := range mustRun(t, tr, NewInformed(), o).Requests {
+		if s.Arrived > at && s.Arrived < known && s.FirstToken-s.Arrived >= second {
+			t.Errorf("informed greedy, which sees it, sends the one of second %v there", s.Arrived)
+		}
+	}
+}
+
+// TestWhatFailsIsNotInFlight: until it fails it is, and so is what is on its way when the end becomes known.
+func TestWhatFailsIsNotInFlight(t *testing.T) {
+	tr := readLines(t, ReadOptions{BlockSize: 4}, row(0, 4, 3000, 0), row(0, 4, 1, 0), row(0, 4, 1, 0))
+	model := dyadic()
+	model.KVTokens = 4096
+	f := newTestFleet(t, Options{Engines: 2, BlockSize: 4, Model: model, Changes: []Change{
+		{At: 1, Engine: 0, Kind: Vanish}, {At: 4, Engine: 0, Kind: Kill}, {At: 8, Engine: 0, Kind: Join},
+	}})
+	submit(t, f, 0, tr.Requests[0], 0)
+	for _, c := range []struct {
+		at, until float64
+		want      int
+	}{{at: 2, until: 2.9, want: 1}, {until: 3.1}, {at: 4.5, until: 5.4, want: 1}, {until: 5.6}} {
+		if c.at > 0 {
+			f.Advance(c.at)
+			if n := f.InFlight(0); n != 0 {
+				t.Errorf("%d in flight at %v, want what it had to have failed", n, c.at)
+			}
+			submit(t, f, 0, tr.Requests[1], c.at)
+		}
+		f.Advance(c.until)
+		if n := f.InFlight(0); n != c.want {
+			t.Errorf("%d in flight at %v, want %d", n, c.until, c.want)
+		}
+	}
+	f.Advance(9)
+	if j := submit(t, f, 0, tr.Requests[2], 9); !f.Takes(0) || len(f.lost) != 3 {
+		t.Errorf("it is back, takes requests: %v, and %d have failed", f.Takes(0), len(f.lost))
+	} else if drain(t, f); j.Finished == 0 {
+		t.Error("it is back, and does nothing")
 	}
 }
 
