@@ -67,6 +67,7 @@ func TestFormerConnectionDoesNotCount(t *testing.T) {
 	if err := next.WaitSubscribers(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the bridge knows of it, too", func() bool { return r.log.says("the engine's events are there") == 2 })
 	r.steps(0, 3) // the former one
 	eventually(t, "what the former one says is dropped", func() bool {
 		return r.bridge.Status()[0].Dropped["former_connection"] == 3

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,6 +34,7 @@ type rig struct {
 	random *rand.Rand
 	cfg    enginetest.Config
 	prefix [][]uint32
+	log    logged // of its bridges
 }
 
 func small() enginetest.Config {
@@ -75,11 +78,31 @@ func startWith(t *testing.T, cfg enginetest.Config, at **rig, change func(*Engin
 	return r
 }
 
+// logged is what a bridge has logged.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write implements io.Writer.
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// says is how often it says something.
+func (l *logged) says(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), what)
+}
+
 // run starts the bridge, and stops it at the test's end.
 func (r *rig) run(engines ...Engine) {
 	r.t.Helper()
 	var err error
-	r.bridge, err = New(Config{Oracle: "in memory", Engines: engines}, r.oracle.Conn(), slog.New(slog.NewTextHandler(r.t.Output(), nil)))
+	r.bridge, err = New(Config{Oracle: "in memory", Engines: engines}, r.oracle.Conn(), slog.New(slog.NewTextHandler(io.MultiWriter(r.t.Output(), &r.log), nil)))
 	if err != nil {
 		r.t.Fatal(err)
 	}
